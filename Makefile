@@ -1,0 +1,40 @@
+# Two commands: `make demo` does the main job on an embedded default, `make test` checks everything.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint types tests clean
+
+demo: .venv/.installed
+	$(BIN)/stoker demo records
+
+test: lint types tests
+
+lint: .venv/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: .venv/.installed-dev
+	$(BIN)/mypy
+
+# Tests that measure time run after the others, alone.
+tests: .venv/.installed-dev
+	$(BIN)/pytest -n 2 -m "not alone"
+	$(BIN)/pytest -m alone
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Stoker needs Python 3.11 or newer")'
+	$(PYTHON) -m venv .venv
+
+.venv/.installed: .venv/bin/python pyproject.toml constraints.txt
+	@echo "Installing Stoker into .venv (torch is large: a few minutes the first time) ..."
+	$(PIP) --editable '.[all]'
+	@touch $@
+
+.venv/.installed-dev: .venv/bin/python pyproject.toml constraints.txt
+	@echo "Installing Stoker and its development tools into .venv (a few minutes the first time) ..."
+	$(PIP) --editable '.[dev]'
+	@touch $@ .venv/.installed
+
+clean:
+	rm -rf .venv .stoker .mypy_cache .ruff_cache .pytest_cache .hypothesis

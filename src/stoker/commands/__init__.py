@@ -1,0 +1,74 @@
+"""The command line: one verb per file, errors mapped to exit codes in one place."""
+
+import difflib
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+
+import click
+
+from stoker.errors import StokerError
+
+VERBS = ("demo",)
+INTERRUPTED = 130
+
+
+class _Verbs(click.Group):
+    """A group that imports a verb's module when the verb is called or listed; none of them imports torch."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command = getattr(import_module(f"stoker.commands.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], VERBS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known verbs: {', '.join(VERBS)}"
+            raise click.UsageError(f"no verb is called {args[0]}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("stoker"), prog_name="stoker")
+def stoker() -> None:
+    """Find out why a PyTorch training is slow, prove it, fix it, and write the decision down."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code; what goes wrong is one line, not a traceback."""
+    try:
+        code = stoker.main(arguments, standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message(), file=sys.stderr)
+        sys.exit(2)
+    except click.ClickException as error:
+        _complain(_sentence(error))
+        sys.exit(2)
+    except StokerError as error:
+        _complain(str(error))
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _complain("stopped")
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _sentence(error: click.ClickException) -> str:
+    text = " ".join(error.format_message().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{text}. See: {context.command_path} --help" if context is not None else text
+
+
+def _complain(text: str) -> None:
+    print(f"stoker: {text}", file=sys.stderr)

@@ -1,0 +1,353 @@
+"""What passes between stages: frozen dataclasses that round-trip through JSON.
+
+Nothing here measures, decides or formats. Seconds and bytes throughout; a share is 0 to 1. `None` means
+"not measured", which is never the same as 0. `encode` and `decode` are each other's inverse for every record.
+
+    record = decode(Diagnosis, json.loads(text))
+    text = json.dumps(encode(record), allow_nan=False)
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+Value = bool | int | float | str | None
+"""What a knob can be set to."""
+
+PhaseName = Literal[
+    "startup",
+    "first_batch",
+    "data_wait",
+    "transfer",
+    "forward",
+    "loss",
+    "backward",
+    "optimizer",
+    "zero_grad",
+    "sync",
+    "validation",
+    "checkpoint",
+    "logging",
+    "gc",
+    "shutdown",
+    "other",
+]
+
+
+# ---- the doctor ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A named part of the main thread's wall time; the shares of a run's phases sum to one."""
+
+    name: PhaseName
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How a duration varies. A p99 far above the median means spikes, not a slow step."""
+
+    median: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class HotLine:
+    """A line of the user's own code and the share of wall time spent below it."""
+
+    file: str
+    line: int
+    function: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """The rate each half would reach if the other were free; the lower one bounds the run."""
+
+    loader_samples_per_s: float | None
+    compute_samples_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The full epoch and run, put together from parts that were measured apart."""
+
+    epoch_s: float
+    low_s: float
+    high_s: float
+    run_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStages:
+    """Seconds a worker spent in each stage of making batches."""
+
+    read: float | None
+    transform: float | None
+    collate: float | None
+    send: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One loader worker over its whole life. CPU far below wall means that it waits, not that it works."""
+
+    pid: int
+    stages: WorkerStages
+    cpu_s: float | None
+    rss_peak_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Peaks over the run. Host memory is private memory, so that shared pages are counted once."""
+
+    host_peak_bytes: int | None
+    device_peak_bytes: int | None
+    shm_peak_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The accelerator, or the CPU. A low busy share means that it waits for the host."""
+
+    name: str
+    busy_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One measured number that speaks for a finding."""
+
+    name: str
+    value: float | str
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A cause with its evidence. `gain_max` is the speed-up if the cause were gone, bounded by the ceiling."""
+
+    cause: str
+    share: float | None
+    gain_max: float | None
+    confidence: float
+    evidence: tuple[Evidence, ...]
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What `stoker doctor --json` writes; its keys are a contract."""
+
+    wall_s: float
+    steps: int
+    epochs: int
+    steps_per_epoch: int | None
+    samples_per_s: float | None
+    startup_s: float
+    first_batch_s: tuple[float, ...]
+    steady_step_s: Spread | None
+    mean_step_s: float | None
+    phases: tuple[Phase, ...]
+    unaccounted_share: float
+    hot_lines: tuple[HotLine, ...]
+    ceilings: Ceilings
+    prediction: Prediction | None
+    workers: tuple[Worker, ...]
+    memory: Memory
+    device: Device
+    findings: tuple[Finding, ...]
+    verdict: str | None
+    overhead_share: float | None
+
+
+# ---- tune ------------------------------------------------------------------------------------------------
+
+Decision = Literal["keep", "revert", "undecided", "unsafe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The user's own configuration and what it reaches."""
+
+    knobs: Mapping[str, Value]
+    step_s: float
+    samples_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """The reference against itself: a ratio inside this band means nothing."""
+
+    ratio_low: float
+    ratio_high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One measured change of one knob. Ratios are step rates, candidate over reference: above 1 is faster."""
+
+    knob: str
+    before: Value = dataclasses.field(metadata={"key": "from"})
+    after: Value = dataclasses.field(metadata={"key": "to"})
+    hypothesis: str
+    predicted_ratio: float | None
+    ratio: float | None
+    ci_low: float | None
+    ci_high: float | None
+    decision: Decision
+    reason: str
+    host_peak_bytes: int | None
+    device_peak_bytes: int | None
+    changes_results: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """All kept knobs together, against the reference."""
+
+    knobs: Mapping[str, Value]
+    ratio: float | None
+    ci_low: float | None
+    ci_high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A target the user set for the epoch, held against the measured ceilings."""
+
+    target_s: float | None
+    feasible: bool | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where a tuning's outputs lie."""
+
+    decision_md: str | None
+    stoker_toml: str | None
+    report_html: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What `stoker tune --json` writes; its keys are a contract."""
+
+    reference: Reference
+    noise: Noise | None
+    trials: tuple[Trial, ...]
+    final: Final
+    goal: Goal | None
+    files: Files
+
+
+# ---- the simulated accelerator ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProfile:
+    """Device seconds of real steps, recorded once, replayed on the simulated accelerator.
+
+    One entry per step in each list, so that a replay can draw whole steps and keep their correlation.
+    """
+
+    device: str
+    batch_size: int
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    optimizer_s: tuple[float, ...]
+    copy_bytes_per_s: float | None
+
+
+# ---- JSON ------------------------------------------------------------------------------------------------
+
+R = TypeVar("R")
+
+
+def encode(value: Any) -> Any:
+    """A record as what `json.dumps` takes."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {key: encode(getattr(value, name)) for name, key, _ in _layout(type(value))}
+    if isinstance(value, Mapping):
+        return {key: encode(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [encode(item) for item in value]
+    return value
+
+
+def decode(kind: type[R], data: Any) -> R:
+    """The record of type `kind` that `encode` made `data` from; raises ValueError naming the wrong field."""
+    return typing.cast("R", _decode(kind, data, kind.__name__))
+
+
+@cache
+def _layout(kind: type) -> tuple[tuple[str, str, Any], ...]:
+    """Name, JSON key and type of each field of a record."""
+    hints = typing.get_type_hints(kind)
+    fields = dataclasses.fields(kind)
+    return tuple((f.name, f.metadata.get("key", f.name), hints[f.name]) for f in fields)
+
+
+def _decode(kind: Any, data: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        return _decode_record(typing.cast("type", kind), data, where)
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        return _decode_union(args, data, where)
+    if origin is Literal:
+        return _checked(data in args, data, f"one of {', '.join(map(str, args))}", where)
+    if origin is tuple:
+        _checked(isinstance(data, list), data, "a list", where)
+        return tuple(_decode(args[0], item, f"{where}[{i}]") for i, item in enumerate(data))
+    if origin is Mapping:
+        _checked(isinstance(data, dict), data, "an object", where)
+        return {key: _decode(args[1], item, f"{where}.{key}") for key, item in data.items()}
+    if kind is float:  # JSON does not tell 1.0 from 1
+        return float(_checked(_is_plain(data, (int, float)), data, "a number", where))
+    return _checked(_is_plain(data, (kind,)), data, kind.__name__, where)
+
+
+def _decode_record(kind: type, data: Any, where: str) -> Any:
+    _checked(isinstance(data, dict), data, "an object", where)
+    layout = _layout(kind)
+    missing = [key for _, key, _ in layout if key not in data]
+    if missing:
+        raise ValueError(f"{where} lacks {', '.join(missing)}")
+    return kind(**{name: _decode(hint, data[key], f"{where}.{key}") for name, key, hint in layout})
+
+
+def _decode_union(args: tuple[Any, ...], data: Any, where: str) -> Any:
+    if data is None and type(None) in args:
+        return None
+    exact = [arg for arg in args if isinstance(arg, type) and type(data) is arg]
+    if exact:
+        return data
+    others = [arg for arg in args if arg is not type(None)]
+    for arg in others:
+        try:
+            return _decode(arg, data, where)
+        except ValueError:
+            continue
+    return _checked(False, data, " or ".join(str(arg) for arg in args), where)
+
+
+def _is_plain(data: Any, kinds: tuple[type, ...]) -> bool:
+    """True if data is of one of these kinds; a bool is not an int here."""
+    return isinstance(data, kinds) and (bool in kinds or not isinstance(data, bool))
+
+
+def _checked(ok: bool, data: Any, expected: str, where: str) -> Any:
+    if not ok:
+        raise ValueError(f"{where} is {data!r}; expected {expected}")
+    return data

@@ -1,0 +1,1 @@
+"""The simulated accelerator and the simulated remote store: develop, test and tune the data path without either."""
