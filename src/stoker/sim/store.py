@@ -165,6 +165,7 @@ def serve(root: Path, bucket: str, port: int, link: Link, parent: int | None) ->
         access_log=False,
         lifespan="off",
         server_header=False,
+        timeout_keep_alive=60,  # a reader may pause between epochs and find its connection alive, as on S3
         timeout_graceful_shutdown=1,
     )
     listener = socket.create_server(("127.0.0.1", port), backlog=512)
