@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stoker import errors, sim
+    from stoker.loader.front import Loader
+    from stoker.loader.source import open  # noqa: A004  what users write
 
 _HOME = {
+    "Loader": "stoker.loader.front",
     "errors": "stoker.errors",
+    "open": "stoker.loader.source",
     "sim": "stoker.sim",
 }
 
 __all__ = [
+    "Loader",
     "errors",
+    "open",
     "sim",
 ]
 

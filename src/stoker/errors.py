@@ -1,11 +1,24 @@
 """The exception tree. Each error says what was seen, what is allowed, and what to do.
 
 StokerError
-├── UsageError        wrong option, missing file, unknown name         exit code 2
-├── ScriptFailedError the user's own script failed                     exit code 3
-├── TooFewStepsError  not enough steps to judge                        exit code 4
-├── UnsafeError       refused, because it could hurt the machine       exit code 5
-└── MissingExtraError an optional part is not installed                exit code 2
+├── UsageError               wrong option, missing file, unknown name         exit code 2
+│   ├── MissingExtraError    an optional part is not installed
+│   ├── NoDataError          no file matches, or there is no row to load
+│   └── OtherSourceError     a saved state belongs to another source
+├── ScriptFailedError        the user's own script failed                     exit code 3
+├── TooFewStepsError         not enough steps to judge                        exit code 4
+├── UnsafeError              refused, because it could hurt the machine       exit code 5
+├── DataError                bad data; names the file, the row, the reason
+│   ├── EmptyFileError       a file without a byte, or without a row
+│   ├── TruncatedError       a file that is shorter than its header says
+│   ├── CorruptError         bytes that cannot be decoded
+│   ├── OtherTypeError       a file whose dtype or schema differs from the first one's
+│   └── VanishedError        a file that was there, and is not any more
+├── MapError                 the user's `map` function failed on a batch
+└── LoaderError              the loader cannot go on
+    ├── WorkerDiedError      a worker process was ended from outside
+    ├── ClosedError          the loader was closed
+    └── ForkedError          an iterator was used in a forked child
 """
 
 
@@ -44,3 +57,61 @@ class MissingExtraError(UsageError):
 
     def __init__(self, module: str, extra: str) -> None:
         super().__init__(f"{module} is not installed; run: pip install 'stoker[{extra}]'")
+
+
+class NoDataError(UsageError):
+    """No file matches, or there is nothing in them."""
+
+
+class OtherSourceError(UsageError):
+    """A saved state was taken on another source than the one it is loaded on."""
+
+
+class DataError(StokerError):
+    """Bad data. `path` is the file, `row` the row in it (None: the whole file), `reason` what is wrong."""
+
+    def __init__(self, path: str, reason: str, row: int | None = None) -> None:
+        self.path = path
+        self.reason = reason
+        self.row = row
+        super().__init__(f"{path}{'' if row is None else f', row {row}'}: {reason}")
+
+
+class EmptyFileError(DataError):
+    """A file without a byte, or without a row."""
+
+
+class TruncatedError(DataError):
+    """A file that is shorter than its own header says."""
+
+
+class CorruptError(DataError):
+    """Bytes that cannot be decoded."""
+
+
+class OtherTypeError(DataError):
+    """A file whose dtype or schema differs from that of the first file."""
+
+
+class VanishedError(DataError):
+    """A file that was there when the source was opened, and is not any more."""
+
+
+class MapError(StokerError):
+    """The user's `map` function failed; its own error is the cause."""
+
+
+class LoaderError(StokerError):
+    """The loader cannot go on."""
+
+
+class WorkerDiedError(LoaderError):
+    """A worker process was ended from outside, for instance by the out-of-memory killer."""
+
+
+class ClosedError(LoaderError):
+    """The loader was closed while somebody waited for a batch, or before."""
+
+
+class ForkedError(LoaderError):
+    """An iterator of the parent process was used in a forked child, which has none of its threads."""

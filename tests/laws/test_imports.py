@@ -73,5 +73,5 @@ def test_public_names_exist_and_are_few() -> None:
     assert len(stoker.__all__) <= 15
     for name in stoker.__all__:
         assert getattr(stoker, name) is not None
-    with pytest.raises(AttributeError, match="it has errors"):
+    with pytest.raises(AttributeError, match=r"it has .*errors"):
         stoker.nothing  # noqa: B018

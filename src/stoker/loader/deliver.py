@@ -1,0 +1,249 @@
+"""Batches in order, made ahead by threads, as many and as far ahead as the consumer needs and the budget allows."""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stoker.errors import ClosedError, ForkedError
+from stoker.loader.fetch import Batches, Job, Ticket, Windows
+
+_JOIN_S = 10.0
+_REVIEW_BATCHES = 16
+"""How often concurrency and depth are reconsidered."""
+
+_setting_threads = threading.Lock()
+
+
+@dataclass(slots=True)
+class Times:
+    """Where time went, in seconds. Waits of the consumer near 0 mean that loading costs the training nothing."""
+
+    consumer_wait_s: float = 0.0
+    gather_s: float = 0.0
+    """Summed over threads."""
+    load_s: float = 0.0
+    """Order and decoding, summed over threads."""
+    thread_idle_s: float = 0.0
+    batches: int = 0
+    rows: int = 0
+    bytes_read: int = 0
+    starved: int = 0
+    """Batches that the consumer had to wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    error: BaseException
+
+
+def _use_one_core() -> None:
+    """Keep torch's own thread pool out of the calling thread: the loader's threads are the parallelism here."""
+    with _setting_threads:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        # The number for threads that torch has not met yet is process-wide: a throw-away thread puts it back.
+        restore = threading.Thread(target=torch.set_num_threads, args=(before,))
+        restore.start()
+        restore.join()
+
+
+class Stream:
+    """An endless sequence of batches. One consumer; `close` ends the threads."""
+
+    def __init__(
+        self, tickets: Iterator[Ticket], windows: Windows, batches: Batches, *, threads: int, depth: int, times: Times
+    ) -> None:
+        self._tickets = tickets
+        self._windows = windows
+        self._batches = batches
+        self._upcoming: deque[Ticket] = deque()
+        """Tickets from the next to be taken on; the first `_handed - _taken` of them are being made."""
+        self._made: dict[int, Any] = {}
+        self._handed = 0
+        self._taken = 0
+        self._doing: dict[int, Ticket] = {}
+        self._lock = threading.RLock()
+        self._work = threading.Condition(self._lock)
+        self._out = threading.Condition(self._lock)
+        self._closed = False
+        self._pid = os.getpid()
+        self.times = times
+        self.threads_most = threads
+        self.depth_most = max(1, depth)
+        self.threads = min(1, threads)
+        """Threads that may work at once."""
+        self.depth = min(self.depth_most, 2 + self.threads)
+        """Batches that may be ready or under way."""
+        self._calm = 0
+        self._starved = 0
+        self._pool: list[threading.Thread] = []
+        self._grow()
+
+    # ---- the consumer's side
+
+    def at(self) -> int:
+        """The epoch of the next batch; -1 if there is none, because the stream was closed or this is a fork."""
+        if self._closed or self._pid != os.getpid():
+            return -1
+        with self._lock:
+            return self._peek(0).epoch
+
+    def held_bytes(self) -> int:
+        """Memory of loaded blocks."""
+        return self._windows.held_bytes
+
+    def get(self, epoch: int) -> tuple[int, Any] | None:
+        """The next batch of an epoch and the global position after it; None once the epoch is over.
+
+        An exception that making the batch raised is raised here, in its turn.
+        """
+        self._check()
+        with self._lock:
+            ticket = self._peek(0)
+            if ticket.epoch != epoch:
+                return None
+            if self._taken not in self._made:
+                self._wait()
+            result = self._made.pop(self._taken)
+            self._upcoming.popleft()
+            self._taken += 1
+            self.times.batches += 1
+            self.times.rows += ticket.stop - ticket.start
+            self._review()
+            self._work.notify()
+        if isinstance(result, _Failure):
+            raise result.error
+        return ticket.after, result
+
+    def _check(self) -> None:
+        if self._pid != os.getpid():
+            raise ForkedError("this iterator belongs to the parent process; call iter(loader) again in the child")
+        if self._closed:
+            raise ClosedError("the loader is closed; make a new one, or keep it open while iterating")
+
+    def _wait(self) -> None:
+        begin = time.perf_counter()
+        self._starved += 1
+        self.times.starved += 1
+        while self._taken not in self._made:
+            if self._closed:
+                raise ClosedError("the loader was closed while its iterator waited for a batch")
+            if self.threads_most:
+                self._out.wait()
+            else:
+                self._run(self._job())
+        self.times.consumer_wait_s += time.perf_counter() - begin
+
+    def _review(self) -> None:
+        """More threads and depth while the consumer waits; fewer when it never does."""
+        if self.times.batches % _REVIEW_BATCHES:
+            return
+        if self._starved:
+            self.threads = min(self.threads_most, self.threads + 1)
+            self.depth = min(self.depth_most, max(2 + self.threads, self.depth + self.depth // 2))
+            self._grow()
+            self._calm = 0
+        elif len(self._made) >= self.depth - 2:
+            self._calm += 1
+            if self._calm % 8 == 0:
+                self.threads = max(1, self.threads - 1) if self.threads_most else 0
+        self._starved = 0
+
+    # ---- the threads' side
+
+    def _grow(self) -> None:
+        while len(self._pool) < self.threads:
+            thread = threading.Thread(target=_serve, args=(self, len(self._pool)), name="stoker-fetch", daemon=True)
+            self._pool.append(thread)
+            thread.start()
+
+    def _peek(self, ahead: int) -> Ticket:
+        while len(self._upcoming) <= ahead:
+            self._upcoming.append(next(self._tickets))
+        return self._upcoming[ahead]
+
+    def _job(self) -> Job | None:
+        """What to do next: a batch if there is room, what it lacks, or a piece of the next window."""
+        ahead = self._handed - self._taken
+        ticket = self._peek(ahead)
+        needed = self._windows.needed(ticket)
+        lacking = [window for window in needed if not self._windows.is_ready(window)]
+        for window in lacking:
+            job = self._windows.job(window)
+            if job is not None:
+                return job
+        if lacking:
+            return None
+        room = ahead < self.depth
+        progress = needed[-1].share_before(ticket.start) if room else 1.0
+        job = self._windows.leaving() or self._windows.ahead(needed[-1], progress)
+        return job or (self._batch(ticket, needed) if room else None)
+
+    def _batch(self, ticket: Ticket, needed: list[Any]) -> Job:
+        number = self._handed
+        self._handed += 1
+        self._doing[number] = ticket
+
+        def done(result: Any) -> None:
+            del self._doing[number]
+            self._made[number] = result
+            self._windows.release(next(iter(self._doing.values()), None) or self._peek(self._handed - self._taken))
+            if number == self._taken:
+                self._out.notify()
+
+        return Job(lambda: self._batches.make(ticket, needed), done, "gather_s")
+
+    def _run(self, job: Job | None) -> None:
+        """Do a job without the lock; the caller holds it before and after."""
+        assert job is not None, "nothing to do, and nobody else is working"
+        self._lock.release()
+        begin = time.perf_counter()
+        try:
+            result = job.run()
+        except BaseException as error:  # noqa: BLE001  it belongs to the consumer, at its turn
+            result = _Failure(error) if job.stage == "gather_s" else error
+        took = time.perf_counter() - begin
+        self._lock.acquire()
+        setattr(self.times, job.stage, getattr(self.times, job.stage) + took)
+        job.done(result)
+        if job.stage != "gather_s":
+            self._work.notify_all()
+
+    def serve(self, number: int) -> None:
+        """A thread's life."""
+        _use_one_core()
+        with self._lock:
+            while not self._closed:
+                job = self._job() if number < self.threads else None
+                if job is None:
+                    begin = time.perf_counter()
+                    self._work.wait()
+                    self.times.thread_idle_s += time.perf_counter() - begin
+                else:
+                    self._run(job)
+                    job = None  # a waiting thread must not keep a batch alive
+
+    def close(self, *, join: bool = True) -> None:
+        """End the threads and drop what is ready. Safe to call twice, from any thread, and in a forked child."""
+        if self._pid != os.getpid():
+            return
+        # A garbage collection can call this from inside the lock; joining would then wait for ourselves.
+        inside = self._lock._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001
+        with self._lock:
+            self._closed = True
+            self._made.clear()
+            self._work.notify_all()
+            self._out.notify_all()
+        for thread in self._pool if join and not inside else ():
+            if thread is not threading.current_thread():
+                thread.join(_JOIN_S)
+
+
+def _serve(stream: Stream, number: int) -> None:
+    stream.serve(number)

@@ -1,0 +1,291 @@
+"""`stoker.Loader`: epochs, state and figures, over an engine that makes the batches."""
+
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, Self
+
+from stoker.errors import ClosedError, NoDataError, OtherSourceError, UsageError
+from stoker.loader import budget, ranks
+from stoker.loader.engine import Shuffle, SourceEngine
+from stoker.loader.fetch import OnError, Split
+from stoker.loader.source.interface import Batch, Source
+from stoker.loader.stats import Stats
+
+STATE_VERSION = 1
+
+
+class Batchwise(Protocol):
+    """Batches in order, epoch after epoch."""
+
+    def at(self) -> int:
+        """The epoch of the next batch."""
+
+    def get(self, epoch: int) -> tuple[int, Any] | None:
+        """The next batch of an epoch and the global position after it; None once the epoch is over."""
+
+    def close(self) -> None:
+        """End threads and processes."""
+
+
+class Engine(Protocol):
+    """What makes batches."""
+
+    def stream(self, epoch: int, position: int) -> Batchwise:
+        """Batches from a position on."""
+
+    def count(self) -> int:
+        """Batches of an epoch."""
+
+    def is_over(self, position: int) -> bool:
+        """True if an epoch ends at this position."""
+
+    def order_state(self) -> dict[str, Any]:
+        """What decides the order, besides the seed."""
+
+    def restore_order(self, seed: int, state: dict[str, Any]) -> None:
+        """Go on in the order of a saved state."""
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What makes the data this data."""
+
+    def stats(self, rows_per_s: float | None) -> Stats:
+        """Figures so far."""
+
+    def close(self) -> None:
+        """Let go of memory."""
+
+
+class _Open:
+    """What must be closed when a loader goes; apart from it, so that its finalizer can hold this."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.streams: weakref.WeakSet[Batchwise] = weakref.WeakSet()
+
+    def close(self) -> None:
+        for stream in list(self.streams):
+            stream.close()
+        self.engine.close()
+
+
+class Loader:
+    """Batches for a training loop, from what `stoker.open` opened or from any torch Dataset.
+
+        loader = stoker.Loader(stoker.open("shards/*.npy"), batch_size=750, shuffle=True)
+        for batch in loader: ...
+
+    Every sample of an epoch comes exactly once over all ranks, in an order that follows from (seed, epoch) alone.
+    """
+
+    def __init__(
+        self,
+        data: Source,
+        batch_size: int = 1,
+        shuffle: Shuffle = False,
+        *,
+        drop_last: bool = False,
+        seed: int = 0,
+        memory: int | str = budget.MEMORY_BYTES,
+        window: int | None = None,
+        threads: int | None = None,
+        map: Callable[[Batch], Any] | None = None,  # noqa: A002  what it is called everywhere
+        on_error: OnError = "raise",
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        self.batch_size = batch_size
+        self.seed = seed
+        _check("batch_size", batch_size, 1)
+        _check("seed", seed, 0)
+        if window is not None:
+            _check("window", window, 1)
+        if threads is not None:
+            _check("threads", threads, 0)
+        if shuffle not in (True, False, "full"):
+            raise UsageError(f"shuffle is {shuffle!r}; expected True, False or 'full'")
+        if on_error not in ("raise", "skip"):
+            raise UsageError(f"on_error is {on_error!r}; expected 'raise' or 'skip'")
+        self.rank, self.world_size = ranks.detect(rank, world_size)
+        self._engine: Engine = SourceEngine(
+            data,
+            _split(len(data), batch_size, drop_last, self.rank, self.world_size),
+            shuffle=shuffle,
+            seed=seed,
+            memory_bytes=budget.parse_bytes(memory),
+            window=window,
+            threads=_cores() if threads is None else threads,
+            on_error=on_error,
+            map=map,
+        )
+        self._next = (0, 0)
+        """The epoch and position at which the next iterator starts."""
+        self._at = (0, 0)
+        """The epoch and position behind what was delivered."""
+        self._parked: Batchwise | None = None
+        """A stream that is already making the next epoch's first batches."""
+        self._began_s: float | None = None
+        self._delivered_s: float | None = None
+        self._open = _Open(self._engine)
+        self._finalizer = weakref.finalize(self, self._open.close)
+
+    def __len__(self) -> int:
+        """Batches of an epoch, on this rank."""
+        return self._engine.count()
+
+    def __iter__(self) -> Iterator[Any]:
+        """A pass over the next epoch, or over the rest of the one that `load_state_dict` stands in."""
+        return _Pass(self, *self._start())
+
+    def _start(self) -> tuple[int, Batchwise]:
+        self._check_open()
+        epoch, position = self._at = self._next
+        self._next = (epoch + 1, 0)
+        if self._began_s is None:
+            self._began_s = time.perf_counter()
+        parked, self._parked = self._parked, None
+        if parked is not None and position == 0 and parked.at() == epoch:
+            return epoch, parked
+        if parked is not None:
+            parked.close()
+        stream = self._engine.stream(epoch, position)
+        self._open.streams.add(stream)
+        return epoch, stream
+
+    def _check_open(self) -> None:
+        if not self._finalizer.alive:
+            raise ClosedError("the loader is closed; make a new one")
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iterator deliver this epoch. Without it, epochs count up by themselves."""
+        _check("epoch", epoch, 0)
+        self._next = self._at = (epoch, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands: behind the last batch that was delivered, whatever has been fetched ahead."""
+        epoch, position = self._at
+        return {
+            "version": STATE_VERSION,
+            "epoch": epoch,
+            "position": position,
+            "seed": self.seed,
+            "order": self._engine.order_state(),
+            "source": self._engine.fingerprint(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iterator deliver what was not yet delivered, on any number of ranks."""
+        self._check_open()
+        _check_state(state, self._engine.fingerprint())
+        self._engine.restore_order(state["seed"], state["order"])
+        self.seed = state["seed"]
+        over = self._engine.is_over(state["position"])
+        self._next = self._at = (state["epoch"] + 1, 0) if over else (state["epoch"], state["position"])
+        if self._parked is not None:
+            self._parked.close()
+            self._parked = None
+
+    def stats(self) -> Stats:
+        """Where time went, how good the shuffle is, what it costs in memory, and what was left out."""
+        rate = None
+        if self._began_s is not None and self._delivered_s is not None:
+            rate = self._engine.stats(None).rows / (self._delivered_s - self._began_s)
+        return self._engine.stats(rate)
+
+    def close(self) -> None:
+        """End threads and processes, and give back memory. Batches that were delivered stay valid."""
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _deliver(self, epoch: int, position: int) -> None:
+        self._at = (epoch, position)
+        self._delivered_s = time.perf_counter()
+
+    def _finish(self, epoch: int, stream: Batchwise) -> None:
+        """An epoch is over; its stream has begun with the next."""
+        self._at = (epoch + 1, 0)
+        if self._parked is not None:
+            self._parked.close()
+        self._parked = stream
+
+
+class _Pass:
+    """One iterator. Abandoned half-way, it ends its threads when it goes."""
+
+    def __init__(self, loader: Loader, epoch: int, stream: Batchwise) -> None:
+        self._loader = loader
+        self._epoch = epoch
+        self._stream: Batchwise | None = stream
+
+    def __iter__(self) -> "_Pass":
+        return self
+
+    def __next__(self) -> Any:
+        while self._stream is not None:
+            try:
+                got = self._stream.get(self._epoch)
+            except Exception:
+                self._close()
+                raise
+            if got is None:
+                self._loader._finish(self._epoch, self._stream)  # noqa: SLF001
+                self._stream = None
+                break
+            self._loader._deliver(self._epoch, got[0])  # noqa: SLF001
+            if got[1] is not None:
+                return got[1]
+        raise StopIteration
+
+    def _close(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+    def __del__(self) -> None:
+        self._close()
+
+
+def _check(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise UsageError(f"{name} is {value!r}; expected a whole number from {least} on")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _split(rows: int, batch_size: int, drop_last: bool, rank: int, world_size: int) -> Split:
+    split = Split(rows, batch_size, drop_last, rank, world_size)
+    if Split(rows, batch_size, drop_last, world_size - 1, world_size).count() == 0:
+        dropped = f" and drop_last leaves none of {rows}" if drop_last and rows >= world_size else ""
+        raise NoDataError(
+            f"{rows} samples are too few for {world_size} rank{'s' * (world_size > 1)} with batch_size {batch_size}"
+            f"{dropped}: a rank would get no batch. Use fewer ranks, a smaller batch_size or more data."
+        )
+    rest = rows % (batch_size * world_size)
+    if not drop_last and 0 < rest < world_size:
+        warnings.warn(
+            f"{rest} samples remain for the last batch of {world_size} ranks, so some ranks get one batch less; "
+            "a training that synchronises every step needs drop_last=True",
+            stacklevel=3,
+        )
+    return split
+
+
+def _check_state(state: dict[str, Any], here: dict[str, Any]) -> None:
+    if state.get("version") != STATE_VERSION:
+        raise UsageError(f"the state has version {state.get('version')!r}; expected {STATE_VERSION}")
+    there = state["source"]
+    if there["digest"] != here["digest"]:
+        raise OtherSourceError(f"the state belongs to another source. Saved: {_tell(there)}. Here: {_tell(here)}")
+
+
+def _tell(source: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in source.items())

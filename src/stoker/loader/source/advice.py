@@ -1,0 +1,47 @@
+"""Hints to the kernel about mapped memory; no-ops where there is no `madvise`."""
+
+import ctypes
+import mmap
+
+import numpy as np
+
+from stoker.loader.source.blocks import Ints
+
+PAGE_BYTES = mmap.PAGESIZE
+_MADVISE = getattr(ctypes.CDLL(None), "madvise", None) if hasattr(mmap, "MADV_WILLNEED") else None
+
+
+def will_need(starts: Ints, sizes: Ints) -> None:
+    """Read these ranges of addresses into the page cache, without waiting."""
+    _advise("MADV_WILLNEED", starts, sizes)
+
+
+def forget(starts: Ints, sizes: Ints) -> None:
+    """Take these ranges out of the process's resident memory; the page cache keeps them."""
+    _advise("MADV_DONTNEED", starts, sizes)
+
+
+def at_random(starts: Ints, sizes: Ints) -> None:
+    """Reading one page says nothing about its neighbours: no read-around."""
+    _advise("MADV_RANDOM", starts, sizes)
+
+
+def _advise(name: str, starts: Ints, sizes: Ints) -> None:
+    if _MADVISE is None:
+        return
+    advice = int(getattr(mmap, name))
+    begins, ends = _merge(starts, sizes)
+    # Through ctypes, because mmap.madvise keeps the GIL while the kernel starts to read.
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+        _MADVISE(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), advice)
+
+
+def _merge(starts: Ints, sizes: Ints) -> tuple[Ints, Ints]:
+    """Whole pages, sorted, and ranges that touch each other joined."""
+    order = np.argsort(starts)
+    begins = starts[order] // PAGE_BYTES * PAGE_BYTES
+    ends = -(-(starts + sizes)[order] // PAGE_BYTES) * PAGE_BYTES
+    reach = np.maximum.accumulate(ends)
+    new = np.concatenate([[True], begins[1:] > reach[:-1]])
+    last = np.concatenate([np.flatnonzero(new)[1:] - 1, [len(begins) - 1]])
+    return begins[new], reach[last]

@@ -1,0 +1,107 @@
+"""What the loader needs to know of a kind of data: its blocks, its fields, and how to gather rows into buffers."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+
+from stoker.loader.source.blocks import Blocks, Ints
+
+Batch = dict[str, Any]
+"""Field name → tensor (or a list, for text)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One named column. `shape` is a row's shape; a ragged field has rows of any length."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+    ragged: bool = False
+    text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Rows that were left out: `rows` of them from `row` on, in file `path`."""
+
+    path: str
+    row: int
+    rows: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Pick:
+    """The rows of one batch, in order. Row i is row `inner[i]` of the block that `held[slot[i]]` is."""
+
+    rows: Ints
+    slot: Ints
+    inner: Ints
+    held: Sequence[Any] = field(default_factory=list)
+
+    def where(self, keep: np.ndarray[Any, np.dtype[np.bool_]]) -> "Pick":
+        """Only the rows for which `keep` is true."""
+        return Pick(self.rows[keep], self.slot[keep], self.inner[keep], self.held)
+
+
+class Lease(Protocol):
+    """Lends memory that nobody else writes to while a tensor of it is alive."""
+
+    def __call__(self, rows: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """A tensor of `rows` rows of `shape`, and the same memory as rows of bytes."""
+
+
+class Source(ABC):
+    """Where samples live. One subclass per kind of data; safe to use from several threads."""
+
+    kind: ClassVar[str]
+    holds_blocks: ClassVar[bool] = False
+    """True if a block must be loaded before rows of it can be gathered; else any row can be read at once."""
+
+    blocks: Blocks
+    fields: tuple[Field, ...]
+    row_bytes: float
+    """Memory that a row takes, on average, once loaded."""
+    skipped: tuple[Skipped, ...] = ()
+    """What `open(…, on_error="skip")` left out."""
+
+    def __len__(self) -> int:
+        return self.blocks.rows
+
+    @abstractmethod
+    def fingerprint(self) -> dict[str, Any]:
+        """What makes this source this one; a saved state holds it. Small, whatever the number of rows."""
+
+    @abstractmethod
+    def gather(self, pick: Pick, lease: Lease) -> Batch:
+        """The rows of a batch, each field in one tensor. No Python per row."""
+
+    @abstractmethod
+    def locate(self, row: int) -> tuple[str, int]:
+        """The file of a row, and its number inside that file."""
+
+    @abstractmethod
+    def file_starts(self) -> Ints:
+        """The first row of each file, and the number of rows at the end."""
+
+    def load(self, block: int) -> Any:
+        """Read and decode one block; only if `holds_blocks`. What it returns has `nbytes`."""
+        raise NotImplementedError
+
+    def enter(self, first: Ints, sizes: Ints) -> None:  # noqa: B027  a hint, which a source may ignore
+        """These runs of rows will be read soon."""
+
+    def leave(self, first: Ints, sizes: Ints) -> None:  # noqa: B027
+        """These runs of rows will not be read again this epoch."""
+
+    def close(self) -> None:  # noqa: B027
+        """Give back descriptors and mappings."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """For people: kind, files, rows, fields."""
+        return {"kind": self.kind, "files": len(self.file_starts()) - 1, "rows": len(self), "fields": self.fields}

@@ -1,0 +1,330 @@
+"""Shards of a structured or plain dtype in .npy files, memory-mapped and never copied whole.
+
+All shards are one address range for the gather: a batch is one `index_select` of byte runs per field, wherever its
+rows lie, however odd the row size, straight into the batch's buffer.
+"""
+
+import ast
+import mmap
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+try:
+    import resource
+except ImportError:  # not on every system
+    resource = None  # type: ignore[assignment]
+
+from stoker.errors import (
+    CorruptError,
+    DataError,
+    EmptyFileError,
+    NoDataError,
+    OtherTypeError,
+    TruncatedError,
+    UsageError,
+)
+from stoker.loader.source import advice
+from stoker.loader.source.blocks import EvenBlocks, Ints
+from stoker.loader.source.interface import Batch, Field, Lease, Pick, Skipped, Source
+from stoker.loader.source.paths import fingerprint
+
+BLOCK_BYTES = 1 << 18
+"""A block of about so many bytes reads at full speed from any disk; smaller blocks would shuffle no better."""
+
+PLAIN = "data"
+"""The name of the only field of a plain array."""
+
+_CHECK_EASE = 100
+"""Checking takes at most a hundredth of the time; with few shards that is before every batch."""
+
+_HEADER_MOST = 1 << 16
+_MAGIC = b"\x93NUMPY"
+_PREFIX = 12  # magic, version, and the length of the header
+_UTF8_SINCE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a .npy file says of itself."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def row_dtype(self) -> np.dtype[Any]:
+        """The dtype of one row: of an element of the first axis."""
+        return np.dtype((self.dtype, self.shape[1:])) if len(self.shape) > 1 else self.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of one row."""
+        return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+
+
+def read_header(path: str) -> Header:
+    """Parse and check a file's header; the data is not touched."""
+    size = Path(path).stat().st_size
+    if size == 0:
+        raise EmptyFileError(path, "the file is empty; expected a .npy header and rows")
+    with Path(path).open("rb") as file:
+        head = file.read(_PREFIX)
+        if head[:6] != _MAGIC or len(head) < _PREFIX:
+            raise CorruptError(path, f"starts with {head[:6]!r}; expected a .npy file")
+        # Version 1 has a length of two bytes, later ones of four.
+        start, length = (10, head[8:10]) if head[6] == 1 else (12, head[8:12])
+        count = int.from_bytes(length, "little")
+        if count > _HEADER_MOST:
+            raise CorruptError(path, f"its header claims {count} bytes; expected at most {_HEADER_MOST}")
+        file.seek(start)
+        text = file.read(count)
+    if len(text) < count:
+        raise TruncatedError(path, "the file ends inside its header")
+    return _parse(path, text.decode("latin-1" if head[6] < _UTF8_SINCE else "utf-8"), start + count)
+
+
+def _parse(path: str, text: str, offset: int) -> Header:
+    try:
+        said = ast.literal_eval(text)
+        dtype = np.lib.format.descr_to_dtype(said["descr"])
+        shape, fortran = tuple(int(n) for n in said["shape"]), bool(said["fortran_order"])
+    except (ValueError, SyntaxError, KeyError, TypeError) as error:
+        raise CorruptError(path, f"its header cannot be read ({error})") from error
+    if dtype.hasobject:
+        raise OtherTypeError(path, "holds pickled Python objects; expected numbers (nothing is ever unpickled)")
+    if not shape:
+        raise OtherTypeError(path, "holds a single value; expected an array of rows")
+    if fortran and len(shape) > 1:
+        raise OtherTypeError(path, "is in Fortran order, so a row is not contiguous; save np.ascontiguousarray(array)")
+    if shape[0] == 0 or dtype.itemsize == 0 or 0 in shape:
+        raise EmptyFileError(path, f"has no row (shape {shape})")
+    return Header(dtype, shape, offset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """Where a field lies inside a row, and the dtype its tensor gets."""
+
+    field: Field
+    offset: int
+    row_bytes: int
+    swapped: bool
+
+
+def _columns(dtype: np.dtype[Any], names: Sequence[str] | None) -> list[_Column]:
+    fields = (
+        {name: (dtype.fields[name][0], dtype.fields[name][1]) for name in dtype.names or ()}
+        if dtype.fields
+        else {PLAIN: (dtype, 0)}
+    )
+    unknown = [name for name in names or () if name not in fields]
+    if unknown:
+        raise UsageError(f"no field is called {unknown[0]}; there are {', '.join(fields)}")
+    chosen = list(fields) if names is None else list(names)
+    return [_column(name, *fields[name]) for name in chosen]
+
+
+def _column(name: str, dtype: np.dtype[Any], offset: int) -> _Column:
+    shape, element = dtype.shape, dtype.base
+    size = dtype.itemsize
+    swapped = not element.isnative
+    if element.kind in "SVU":  # text and raw bytes arrive as bytes (code points, for unicode)
+        unit = np.dtype("u1") if element.kind in "SV" else np.dtype("i4")
+        shape, element = (*shape, element.itemsize // unit.itemsize), unit
+    elif element.kind in "mM":
+        element = np.dtype("i8")
+    element = element.newbyteorder("=")
+    try:
+        torch.from_numpy(np.empty(0, element))
+    except TypeError:
+        raise UsageError(
+            f"field {name} is {element}, which torch has no type for; leave it out with columns="
+        ) from None
+    return _Column(Field(name, element, shape), offset, size, swapped)
+
+
+def _major_faults() -> int:
+    """How often this thread had to wait for the disk."""
+    return 0 if resource is None else resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+
+
+class _Span:
+    """A range of addresses as an array; nothing of it is touched before it is indexed."""
+
+    def __init__(self, start: int, size: int) -> None:
+        self.__array_interface__ = {"data": (start, False), "shape": (size,), "typestr": "|u1", "version": 3}
+
+
+class NpySource(Source):
+    """Mapped shards. Use `stoker.open("shards/*.npy")`."""
+
+    kind = "npy"
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        columns: Sequence[str] | None = None,
+        block_rows: int | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
+    ) -> None:
+        self._paths = list(paths)
+        self._options = {"columns": columns, "block_rows": block_rows, "on_error": on_error}
+        self._shards: list[tuple[str, Header, int]] = []
+        self.skipped = ()
+        for path in paths:
+            try:
+                self._add(path)
+            except DataError as error:
+                if on_error == "raise":
+                    raise
+                self.skipped += (Skipped(error.path, error.row or 0, 0, error.reason),)
+        if not self._shards:
+            raise NoDataError(f"none of {len(paths)} files can be loaded; the first: {self.skipped[0].reason}")
+        row = self._shards[0][1].row_dtype
+        self._columns = _columns(row, columns)
+        self.fields = tuple(column.field for column in self._columns)
+        self._stride = self._shards[0][1].row_bytes
+        self.row_bytes = float(self._stride)
+        self._starts = np.concatenate([[0], np.cumsum([rows for _, _, rows in self._shards])])
+        size = block_rows or 1 << max(0, round(np.log2(BLOCK_BYTES / self._stride)))
+        self._block_rows = size
+        self.blocks = EvenBlocks(int(self._starts[-1]), size)
+        self._map()
+
+    def _add(self, path: str) -> None:
+        header = read_header(path)
+        if self._shards and header.row_dtype != self._shards[0][1].row_dtype:
+            first, expected = self._shards[0][0], self._shards[0][1].row_dtype
+            raise OtherTypeError(path, f"a row is {header.row_dtype}; expected {expected}, as in {first}")
+        rows = header.shape[0]
+        whole = (Path(path).stat().st_size - header.offset) // header.row_bytes
+        if whole < rows:
+            cut = TruncatedError(
+                path, f"cut short: the header says {rows} rows, {max(0, whole)} are there", max(0, whole)
+            )
+            if self._options["on_error"] == "raise" or whole <= 0:
+                raise cut
+            self.skipped += (Skipped(path, whole, rows - whole, cut.reason),)
+        self._shards.append((path, header, min(rows, whole)))
+
+    def _map(self) -> None:
+        """Map every shard, and lay one array of bytes over all of them."""
+        self._cold = True
+        self._check_due_s = 0.0
+        self._maps: list[mmap.mmap] = []
+        addresses = []
+        for path, header, rows in self._shards:
+            with Path(path).open("rb") as file:
+                # The descriptor of a mapping is not needed once it is there; Python 3.13 can let go of it.
+                mapped = mmap.mmap(file.fileno(), header.offset + rows * self._stride, access=mmap.ACCESS_READ)
+            self._maps.append(mapped)
+            addresses.append(np.frombuffer(mapped, np.uint8).ctypes.data + header.offset)
+        self._base = min(addresses)
+        span = (
+            max(a + rows * self._stride for a, (_, _, rows) in zip(addresses, self._shards, strict=True)) - self._base
+        )
+        bytes_ = torch.from_numpy(np.asarray(_Span(self._base, span)))
+        # Row r of shard s lies at _origin[s] + r · stride, for the row's number r in the whole source.
+        self._origin = np.array(addresses, np.int64) - self._base - self._starts[:-1] * self._stride
+        self._views = [
+            torch.as_strided(
+                bytes_, (span - column.offset - column.row_bytes + 1, column.row_bytes), (1, 1), column.offset
+            )
+            for column in self._columns
+        ]
+
+    def gather(self, pick: Pick, lease: Lease) -> Batch:
+        """One `index_select` per field, from the mapped rows into the batch's buffers."""
+        if time.perf_counter() > self._check_due_s:
+            self._check()
+        offsets = self._offsets(pick.rows)
+        batch: Batch = {}
+        faults = _major_faults()
+        for column, view in zip(self._columns, self._views, strict=True):
+            tensor, raw = lease(len(pick.rows), column.field.shape, column.field.dtype)
+            torch.index_select(view, 0, offsets, out=raw)
+            if column.swapped:
+                tensor.numpy().byteswap(inplace=True)
+            batch[column.field.name] = tensor
+        if _major_faults() != faults:
+            self._cold = True
+        return batch
+
+    def enter(self, first: Ints, sizes: Ints) -> None:
+        """Read ahead what is not in the page cache."""
+        if self._cold:
+            self._cold = False
+            if self._block_rows > 1 and bool((sizes == 1).all()):
+                advice.at_random(*self._whole())
+            advice.will_need(*self._ranges(first, sizes))
+
+    def leave(self, first: Ints, sizes: Ints) -> None:
+        """Take rows out of the process's resident memory."""
+        # Single rows lie on pages that others share: there it is cheaper, and no worse, to forget them all.
+        single = self._block_rows > 1 and bool((sizes == 1).all())
+        advice.forget(*(self._whole() if single else self._ranges(first, sizes)))
+
+    def _check(self) -> None:
+        """Refuse files that were cut short: reading a mapping past the end of its file ends the process."""
+        begin = time.perf_counter()
+        for (path, header, rows), mapped in zip(self._shards, self._maps, strict=True):
+            left = (mapped.size() - header.offset) // self._stride
+            if left < rows:
+                raise TruncatedError(
+                    path, f"was cut short while in use: {rows} rows were there, {max(0, left)} are", max(0, left)
+                )
+        now = time.perf_counter()
+        self._check_due_s = now + _CHECK_EASE * (now - begin)
+
+    def _whole(self) -> tuple[Ints, Ints]:
+        """The addresses and sizes of all shards."""
+        rows = np.diff(self._starts)
+        return self._base + self._origin + self._starts[:-1] * self._stride, rows * self._stride
+
+    def _ranges(self, first: Ints, sizes: Ints) -> tuple[Ints, Ints]:
+        """The addresses and sizes of runs of rows; a run that crosses into the next shard is cut there."""
+        shard = np.searchsorted(self._starts, first, side="right") - 1
+        stop = np.minimum(first + sizes, self._starts[shard + 1])
+        starts = self._base + self._origin[shard] + first * self._stride
+        over = first + sizes > stop
+        lengths = (stop - first) * self._stride
+        if not over.any():
+            return starts, lengths
+        more = self._ranges(stop[over], (first + sizes - stop)[over])
+        return np.concatenate([starts, more[0]]), np.concatenate([lengths, more[1]])
+
+    def _offsets(self, rows: Ints) -> torch.Tensor:
+        offsets = rows * self._stride
+        if len(self._shards) == 1:
+            offsets += self._origin[0]
+        else:
+            offsets += self._origin[np.searchsorted(self._starts, rows, side="right") - 1]
+        return torch.from_numpy(offsets)
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """The file of a row, and its number inside that file."""
+        shard = int(np.searchsorted(self._starts, row, side="right")) - 1
+        return self._shards[shard][0], row - int(self._starts[shard])
+
+    def file_starts(self) -> Ints:
+        """The first row of each file, and the number of rows at the end."""
+        return self._starts
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Files, sizes, row counts and dtype."""
+        files = [(path, header.offset + rows * self._stride, rows) for path, header, rows in self._shards]
+        names = "" if self._options["columns"] is None else f" of which {', '.join(f.name for f in self.fields)}"
+        return fingerprint(self.kind, f"{np.lib.format.dtype_to_descr(self._shards[0][1].row_dtype)}{names}", files)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"paths": self._paths, "options": self._options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["paths"], **state["options"])  # type: ignore[misc]

@@ -1,0 +1,51 @@
+"""From what a user wrote to a sorted list of files."""
+
+import glob
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from stoker.errors import NoDataError
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+NAMES_MOST = 64
+"""A fingerprint lists so many file names; beyond, their digest stands for them."""
+
+
+def find(paths: Paths, suffixes: Sequence[str]) -> list[str]:
+    """The files of a path, a directory, a glob or a list of these; sorted by name, so that the order is stable."""
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    found = [file for one in given for file in _expand(os.fspath(one), suffixes)]
+    if not found:
+        written = ", ".join(os.fspath(one) for one in given) or "an empty list"
+        raise NoDataError(f"no file matches {written}; expected files, a directory or a glob of {', '.join(suffixes)}")
+    return sorted(dict.fromkeys(found))
+
+
+def _expand(path: str, suffixes: Sequence[str]) -> list[str]:
+    if Path(path).is_dir():
+        return [str(p) for p in sorted(Path(path).rglob("*")) if p.suffix in suffixes and p.is_file()]
+    if glob.has_magic(path) and not Path(path).exists():
+        return [p for p in sorted(glob.glob(path, recursive=True)) if Path(p).is_file()]  # noqa: PTH207  absolute or not
+    if not Path(path).exists():
+        raise NoDataError(f"{path} does not exist; expected a file, a directory or a glob")
+    return [path]
+
+
+def fingerprint(kind: str, schema: str, files: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
+    """A source in a few words: (path, bytes, rows) of each file and the type of a row. Directories do not count."""
+    named = [[Path(path).name, size, rows] for path, size, rows in files]
+    found: dict[str, Any] = {
+        "kind": kind,
+        "schema": schema,
+        "files": len(files),
+        "bytes": sum(size for _, size, _ in files),
+        "rows": sum(rows for _, _, rows in files),
+        "digest": hashlib.sha256(repr((schema, named)).encode()).hexdigest()[:32],
+    }
+    if len(files) <= NAMES_MOST:
+        found["names"] = named
+    return found

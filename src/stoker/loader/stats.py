@@ -1,0 +1,52 @@
+"""What `Loader.stats()` returns."""
+
+from dataclasses import dataclass
+
+from stoker.loader.source.interface import Skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Figures since the loader was made. None means "not measured" or "does not apply"."""
+
+    batches: int
+    rows: int
+    """Samples delivered on this rank."""
+    rows_per_s: float | None
+    """Over the time from the first request for a batch to the last delivery, the consumer's own work included."""
+    consumer_wait_s: float
+    """Time that the consumer waited for batches. Near 0: loading costs the training nothing."""
+    starved_batches: int
+    """Batches that were not ready when asked for."""
+    gather_s: float | None
+    """Time in gathers and `map`, summed over threads."""
+    load_s: float | None
+    """Time in reading and decoding blocks and in computing the order, summed over threads."""
+    thread_idle_s: float | None
+    """Time that threads had nothing to do. Large: the consumer is the slow half."""
+    bytes_read: int | None
+    """What was read to deliver the rows: whole blocks, for sources that are loaded block by block."""
+    bytes_used: int | None
+    """What the delivered rows take."""
+    pair_ratio: float | None
+    """Pairs of a batch from the same block ÷ what a uniform shuffle gives. 1 is as good as it gets."""
+    file_pair_ratio: float | None
+    """The same, for pairs from the same file."""
+    padding_share: float | None
+    """Of padded fields, the share of elements that are padding."""
+    buffer_bytes: int | None
+    """Memory of batches: being made, ready, held by the consumer, and kept for reuse."""
+    held_bytes: int | None
+    """Memory of loaded blocks."""
+    buffers_made: int | None
+    """Fresh allocations. Growing with the batches means that the consumer keeps them."""
+    threads: int
+    """Threads (or processes) that work now."""
+    prefetch: int | None
+    """Batches that may be ready or under way now."""
+    window_blocks: int | None
+    """Blocks that are mixed together."""
+    skipped_rows: int
+    """Samples left out because of `on_error="skip"`."""
+    skipped: tuple[Skipped, ...]
+    """Where they are; at most a thousand places."""

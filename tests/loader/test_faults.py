@@ -1,0 +1,226 @@
+"""Bad input is named: file, row, reason. Nothing is lost and nothing hangs."""
+
+import json
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stoker
+from loader.sources import check, npy, records
+from stoker import errors
+from stoker.loader.front import Loader
+
+
+def read_into(got: list[int], batches: Iterator[Any]) -> None:
+    for batch in batches:
+        got += check(batch)
+
+
+def test_an_empty_glob_says_what_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(errors.NoDataError, match=r"no file matches .*shards.*\.npy"):
+        stoker.open(tmp_path / "shards*.npy")
+    with pytest.raises(errors.NoDataError, match="does not exist"):
+        stoker.open(tmp_path / "nothing.npy")
+    with pytest.raises(errors.NoDataError, match="an empty list"):
+        stoker.open([])
+
+
+def test_files_of_a_directory_a_glob_or_a_list_come_sorted_by_name(tmp_path: Path) -> None:
+    for name, first in (("b.npy", 5), ("a.npy", 0)):
+        np.save(tmp_path / name, records(first, 5))
+    for how in (tmp_path, str(tmp_path / "*.npy"), [tmp_path / "b.npy", tmp_path / "a.npy"]):
+        with Loader(stoker.open(how), 10) as loader:
+            assert check(next(iter(loader))) == list(range(10))
+
+
+def test_a_shard_cut_short_names_the_first_missing_row(tmp_path: Path) -> None:
+    npy(tmp_path, [5, 9])
+    path = tmp_path / "001.npy"
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(errors.TruncatedError, match=r"001\.npy, row 8: cut short.* 9 rows, 8 are there") as caught:
+        stoker.open(tmp_path)
+    assert (caught.value.path, caught.value.row) == (str(path), 8)
+
+
+def test_skip_leaves_out_what_is_missing_and_lists_it(tmp_path: Path) -> None:
+    npy(tmp_path, [5, 9, 4])
+    path = tmp_path / "001.npy"
+    os.truncate(path, path.stat().st_size - 1)
+    (tmp_path / "002.npy").write_bytes(b"")
+    source = stoker.open(tmp_path, on_error="skip")
+    with Loader(source, 4, on_error="skip") as loader:
+        assert [i for batch in loader for i in check(batch)] == list(range(13))
+        stats = loader.stats()
+    assert [(Path(s.path).name, s.row, s.rows) for s in stats.skipped] == [("001.npy", 8, 1), ("002.npy", 0, 0)]
+    assert stats.skipped_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda p: p.write_bytes(b""), errors.EmptyFileError, "the file is empty"),
+        (lambda p: np.save(p, records(0, 0)), errors.EmptyFileError, "has no row"),
+        (lambda p: p.write_bytes(b"PK\x03\x04 not numpy"), errors.CorruptError, "expected a .npy file"),
+        (lambda p: np.save(p, np.zeros(4)), errors.OtherTypeError, "a row is float64; expected .* as in .*000.npy"),
+        (lambda p: np.save(p, np.array([{}]), allow_pickle=True), errors.OtherTypeError, "pickled Python objects"),
+        (lambda p: np.save(p, np.zeros((3, 4), order="F")), errors.OtherTypeError, "Fortran order"),
+        (lambda p: np.save(p, np.float32(1)), errors.OtherTypeError, "single value"),
+        (lambda p: p.write_bytes(b"\x93NUMPY\x01\x00\xff\xff{'descr'"), errors.TruncatedError, "inside its header"),
+        (lambda p: p.write_bytes(b"\x93NUMPY\x01\x00\x04\x00boom"), errors.CorruptError, "header cannot be read"),
+        (lambda p: p.write_bytes(b"\x93NUMPY\x02\x00\xff\xff\xff\x7f{}"), errors.CorruptError, "header claims"),
+    ],
+)
+def test_a_bad_shard_is_named(
+    tmp_path: Path, make: Callable[[Path], object], error: type[errors.DataError], says: str
+) -> None:
+    npy(tmp_path, [5])
+    make(tmp_path / "001.npy")
+    with pytest.raises(error, match=f"001.npy: .*{says}"):
+        stoker.open(tmp_path)
+
+
+def test_a_shard_cut_short_while_in_use_is_an_error_and_not_the_end_of_the_process(tmp_path: Path) -> None:
+    source = npy(tmp_path, [4000, 4000])
+    with Loader(source, 50, True, threads=1) as loader:
+        iterator = iter(loader)
+        got = check(next(iterator))
+        idle = loader._engine._stream  # type: ignore[attr-defined]
+        while len(idle._made) < idle.depth:  # a gather that is under way cannot be stopped
+            time.sleep(0.01)
+        os.truncate(tmp_path / "001.npy", 4096)
+        time.sleep(0.1)
+        with pytest.raises(errors.TruncatedError, match=r"001\.npy, row \d+: was cut short while in use"):
+            read_into(got, iterator)
+        state = loader.state_dict()
+        assert state["position"] == len(got)
+
+
+def test_a_shard_that_vanishes_mid_epoch_is_still_delivered(tmp_path: Path) -> None:
+    with Loader(npy(tmp_path, [400]), 50, True, window=10) as loader:
+        iterator = iter(loader)
+        got = check(next(iterator))
+        (tmp_path / "000.npy").unlink()
+        for batch in iterator:
+            got += check(batch)
+    assert sorted(got) == list(range(400))
+
+
+def test_an_exception_in_map_names_the_batch_and_keeps_its_cause(tmp_path: Path) -> None:
+    def fails(batch: dict[str, Any]) -> dict[str, Any]:
+        if 20 in batch["id"].tolist():
+            raise ValueError("twenty")
+        return batch
+
+    with Loader(npy(tmp_path, [40]), 8, map=fails) as loader:
+        got: list[int] = []
+        with pytest.raises(errors.MapError, match=r"position 16 .*row 16 of .*000\.npy.*ValueError: twenty") as caught:
+            read_into(got, iter(loader))
+        assert isinstance(caught.value.__cause__, ValueError)
+        assert got == list(range(16))
+        assert loader.state_dict()["position"] == 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"batch_size": 0}, "batch_size is 0; expected a whole number from 1 on"),
+        ({"batch_size": True}, "batch_size is True"),
+        ({"batch_size": 2, "seed": -1}, "seed is -1"),
+        ({"batch_size": 2, "shuffle": "yes"}, "shuffle is 'yes'; expected True, False or 'full'"),
+        ({"batch_size": 2, "memory": "lots"}, "memory is 'lots'; expected .* 256MiB"),
+        ({"batch_size": 2, "memory": 10}, "at least 1 MiB"),
+        ({"batch_size": 2, "window": 0}, "window is 0"),
+        ({"batch_size": 2, "on_error": "ignore"}, "on_error is 'ignore'; expected 'raise' or 'skip'"),
+        ({"batch_size": 2, "rank": 2, "world_size": 2}, "rank is 2 of 2; expected 0 to 1"),
+        ({"batch_size": 2, "rank": 1}, "give both"),
+        ({"batch_size": 2, "rank": 1, "world_size": 11}, "10 samples are too few for 11 ranks"),
+        ({"batch_size": 11, "drop_last": True}, "10 samples are too few .* drop_last"),
+    ],
+)
+def test_a_wrong_argument_is_answered_in_one_line(tmp_path: Path, arguments: dict[str, object], says: str) -> None:
+    with pytest.raises(errors.UsageError, match=says) as caught:
+        Loader(npy(tmp_path, [10]), **arguments)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_ranks_that_would_get_fewer_batches_are_warned_of(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="1 samples remain for the last batch of 2 ranks"):
+        Loader(npy(tmp_path, [9]), 2, rank=0, world_size=2).close()
+
+
+def test_ranks_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with Loader(npy(tmp_path, [8]), 4) as loader:
+        assert [check(batch) for batch in loader] == [[4, 5, 6, 7]]
+    monkeypatch.setenv("RANK", "one")
+    with pytest.raises(errors.UsageError, match="RANK and WORLD_SIZE"):
+        Loader(npy(tmp_path, [8]), 4)
+
+
+def test_a_state_of_another_source_is_refused_with_both_sides_printed(tmp_path: Path) -> None:
+    with Loader(npy(tmp_path / "one", [8]), 4) as loader:
+        state = loader.state_dict()
+    with (
+        Loader(npy(tmp_path / "two", [8, 3]), 4) as loader,
+        pytest.raises(errors.OtherSourceError, match=r"Saved: .*rows 8.*Here: .*rows 11"),
+    ):
+        loader.load_state_dict(state)
+    with (
+        Loader(npy(tmp_path / "one", [8]), 4, True) as loader,
+        pytest.raises(errors.OtherSourceError, match=r"shuffle=False .* shuffle=True"),
+    ):
+        loader.load_state_dict(state)
+
+
+def test_a_state_is_small_and_survives_json(tmp_path: Path) -> None:
+    source = npy(tmp_path, [3] * 300)
+    with Loader(source, 4, True) as loader:
+        next(iter(loader))
+        text = json.dumps(loader.state_dict())
+        assert len(text) < 2048
+        loader.load_state_dict(json.loads(text))
+        rest = [i for batch in loader for i in check(batch)]
+    assert len(rest) == 896
+
+
+def test_a_source_can_be_pickled(tmp_path: Path) -> None:
+    source = pickle.loads(pickle.dumps(npy(tmp_path, [8])))
+    with Loader(source, 8) as loader:
+        assert check(next(iter(loader))) == list(range(8))
+
+
+def test_columns_choose_fields_and_an_unknown_one_is_named(tmp_path: Path) -> None:
+    npy(tmp_path, [8])
+    with Loader(stoker.open(tmp_path, columns=["big", "id"]), 8) as loader:
+        assert list(next(iter(loader))) == ["big", "id"]
+    with pytest.raises(errors.UsageError, match="no field is called label; there are id, odd, half, big"):
+        stoker.open(tmp_path, columns=["label"])
+
+
+def test_a_plain_array_has_one_field(tmp_path: Path) -> None:
+    array = np.arange(60, dtype="f4").reshape(10, 2, 3)
+    np.save(tmp_path / "x.npy", array)
+    with Loader(stoker.open(tmp_path), 10) as loader:
+        np.testing.assert_array_equal(next(iter(loader))["data"], array)
+
+
+def test_the_main_threads_core_count_is_left_alone(tmp_path: Path) -> None:
+    import torch
+
+    before = torch.get_num_threads()
+    seen: list[int] = []
+    with Loader(npy(tmp_path, [800]), 4, threads=3) as loader:
+        for _ in loader:
+            pass
+        other = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        other.start()
+        other.join()
+    assert [torch.get_num_threads(), *seen] == [before, before]
