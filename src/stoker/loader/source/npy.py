@@ -43,6 +43,9 @@ PLAIN = "data"
 _CHECK_EASE = 100
 """Checking takes at most a hundredth of the time; with few shards that is before every batch."""
 
+_CHECK_MOST_S = 0.05
+"""But never rarer: on a busy machine one slow check must not leave seconds without any."""
+
 _HEADER_MOST = 1 << 16
 _MAGIC = b"\x93NUMPY"
 _PREFIX = 12  # magic, version, and the length of the header
@@ -281,7 +284,7 @@ class NpySource(Source):
                     path, f"was cut short while in use: {rows} rows were there, {max(0, left)} are", max(0, left)
                 )
         now = time.perf_counter()
-        self._check_due_s = now + _CHECK_EASE * (now - begin)
+        self._check_due_s = now + min(_CHECK_MOST_S, _CHECK_EASE * (now - begin))
 
     def _whole(self) -> tuple[Ints, Ints]:
         """The addresses and sizes of all shards."""
