@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stoker import errors, sim
+    from stoker.observe.inside import watch
 
 _HOME = {
     "errors": "stoker.errors",
     "sim": "stoker.sim",
+    "watch": "stoker.observe.inside",
 }
 
 __all__ = [
     "errors",
     "sim",
+    "watch",
 ]
 
 

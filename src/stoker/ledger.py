@@ -62,15 +62,20 @@ class Ledger:
             )
 
     def runs(self) -> list[Row]:
-        """All runs, newest first."""
+        """All runs, newest first: those in the index, and those that only left a directory."""
+        indexed = self._indexed()
+        known = {row.directory.resolve() for row in indexed}
+        loose = [_loose(path) for path in self.home.glob("runs/*/run.json") if path.parent.resolve() not in known]
+        return sorted([*indexed, *loose], key=lambda row: row.started_s, reverse=True)
+
+    def _indexed(self) -> list[Row]:
         if not (self.home / "ledger.db").exists():
             return []
         with self._database() as database:
-            sql = "select run, directory, command, started_s, state, verdict from runs order by started_s desc"
-            found = database.execute(sql).fetchall()
+            found = database.execute("select run, directory, command, started_s, state, verdict from runs").fetchall()
         return [
-            Row(run, Path(place), tuple(json.loads(words)), at, state, verdict)
-            for run, place, words, at, state, verdict in found
+            Row(run, Path(directory), tuple(json.loads(command)), started_s, state, verdict)
+            for run, directory, command, started_s, state, verdict in found
         ]
 
     def find(self, name: str) -> Path:
@@ -118,3 +123,10 @@ class Ledger:
             database.executescript(_SCHEMA)
             with database:
                 yield database
+
+
+def _loose(path: Path) -> Row:
+    """A run that was recorded from inside a script, without the command line."""
+    about = json.loads(path.read_text())
+    state = "done" if (path.parent / "end.json").exists() else "running"
+    return Row(path.parent.name, path.parent, tuple(about["command"]), about["started_s"], state, None)

@@ -49,7 +49,7 @@ def attribute(track: Track) -> Attribution:
         between_s=_between(row, names, structure),
         checkpoint_s=_spans(events, Kind.SAVE),
         optimizer_steps=structure.optimizer_steps,
-        syncs=sum(1 for event in events if event.kind is Kind.SYNC and event.ends),
+        syncs=len(_spans(events, Kind.SYNC)),
         events=len(events),
     )
 
@@ -128,13 +128,17 @@ def _between(row: Sequence[Segment], names: Sequence[PhaseName], structure: Stru
 
 
 def _spans(events: Sequence[Event], kind: Kind) -> tuple[float, ...]:
-    """How long each span of one kind took."""
-    lasted, start = [], None
+    """How long each outermost span of one kind took."""
+    lasted: list[float] = []
+    depth = start = 0
     for event in events:
-        if event.kind is kind:
-            if event.ends and start is not None:
+        if event.kind is not kind:
+            continue
+        if not event.ends:
+            start = event.time_ns if depth == 0 else start
+            depth += 1
+        elif depth:
+            depth -= 1
+            if depth == 0:
                 lasted.append((event.time_ns - start) / 1e9)
-                start = None
-            elif not event.ends:
-                start = event.time_ns
     return tuple(lasted)

@@ -9,8 +9,8 @@ from stoker.records import Spike, Spread, Steady, Step
 
 SHIFT = 0.1
 """Warm-up must differ from what follows by at least this much (in logarithms: about 10 %)."""
-CLIP = 4.0
-"""Steps further than this many deviations from the median do not move the change point."""
+CLIP, CLIP_LEAST = 4.0, 0.7
+"""Steps further than this many deviations from the median, and than a factor of two, do not move the change point."""
 SPIKE = 3.0
 """A step of this many medians is a spike."""
 DRIFT_STEPS = 30
@@ -65,7 +65,7 @@ def change_point(seconds: Sequence[float]) -> int:
         left = whole - _error(total, squares, 0, k) - _error(total, squares, k, count)
         if left > gain:
             best, gain = k, left
-    if not best:
+    if not best or whole - gain > _error_of_a_line(logs):  # steps that grow all the time are drift
         return 0
     shift = abs(total[best] / best - (total[count] - total[best]) / (count - best))
     noise = (whole - gain) / max(count - 2, 1)
@@ -74,8 +74,9 @@ def change_point(seconds: Sequence[float]) -> int:
 
 def _clipped(logs: list[float]) -> list[float]:
     middle = quantile(logs, 0.5)
-    deviation = max(quantile([abs(value - middle) for value in logs], 0.5) * 1.4826, 1e-3)
-    low, high = middle - CLIP * deviation, middle + CLIP * deviation
+    deviation = quantile([abs(value - middle) for value in logs], 0.5) * 1.4826
+    reach = max(CLIP * deviation, CLIP_LEAST)
+    low, high = middle - reach, middle + reach
     return [min(max(value, low), high) for value in logs]
 
 
@@ -89,6 +90,15 @@ def _sums(values: Sequence[float]) -> list[float]:
 def _error(total: list[float], squares: list[float], i: int, j: int) -> float:
     mean = (total[j] - total[i]) / (j - i)
     return squares[j] - squares[i] - mean * mean * (j - i)
+
+
+def _error_of_a_line(values: Sequence[float]) -> float:
+    """What the best straight line leaves unexplained."""
+    count = len(values)
+    middle, mean = (count - 1) / 2, math.fsum(values) / count
+    across = math.fsum((i - middle) * (value - mean) for i, value in enumerate(values))
+    along = math.fsum((i - middle) ** 2 for i in range(count))
+    return math.fsum((value - mean) ** 2 for value in values) - across * across / along
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -106,6 +106,8 @@ PARTS = {
     "other": "the script's own code",
 }
 MODEL = "the model's own work"
+NOT_REMOVABLE = {MODEL, PARTS["sync"]}
+"""Work has to be done somewhere: a wait for the device is where its work is paid, not what it costs."""
 
 
 def _bound(phases: Sequence[Phase]) -> Bound | None:
@@ -117,7 +119,7 @@ def _bound(phases: Sequence[Phase]) -> Bound | None:
         return None
     part, held = max(parts.items(), key=lambda item: math.fsum(phase.seconds for phase in item[1]))
     share = min(math.fsum(phase.share for phase in held), 1.0)
-    gain = None if part == MODEL or share >= 1 else 1 / (1 - share)
+    gain = None if part in NOT_REMOVABLE or share >= 1 else 1 / (1 - share)
     return Bound(part, share, math.fsum(phase.seconds for phase in held), gain)
 
 

@@ -64,6 +64,8 @@ class _Stack:
         if event.kind is Kind.EXIT:
             self.open = [(Kind.EXIT, 0)]
             self.section = None
+        elif event.kind is Kind.EXHAUSTED and not event.ends:
+            pass  # it only ever ends a NEXT
         elif not event.ends:
             if event.kind is Kind.NO_GRAD and not self.open:
                 self.sections += 1

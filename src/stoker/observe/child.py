@@ -43,6 +43,7 @@ class Observer:
         self._patch_exit()
         wanted = {
             "torch": self._instrument,
+            "stoker.sim.device": lambda module: hooks.watch_simulated(module, recorder, self.patches),
             **{name: self._logger(name) for name in loggers.KNOWN},
         }
         Imports(wanted, lambda text: recorder.note("trouble", text=text)).install(self.patches)
@@ -71,6 +72,7 @@ class Observer:
         leave = os._exit
 
         def _exit(status: int) -> None:
+            self.saves.clean()
             self.recorder.close()
             leave(status)
 
@@ -91,6 +93,7 @@ class Observer:
         self.saves.clean()
         self.recorder.close()
         self.patches.restore()
+        atexit.unregister(self.finish)
 
 
 def attach(here: str) -> None:

@@ -183,6 +183,9 @@ def watch_accelerator(torch: ModuleType, recorder: Recorder, patches: Patches, _
 
 def watch_device(torch: ModuleType, recorder: Recorder, patches: Patches) -> None:
     """Copies and waits; only where there is a device, because a CPU tensor's `.item()` waits for nothing."""
+    if recorder.device_watched:
+        return
+    recorder.device_watched = True
     for name in _WAITS:
         patches.set(torch.Tensor, name, _waiting(getattr(torch.Tensor, name), recorder))
     for name in ("to", "cuda", "copy_"):
@@ -191,9 +194,9 @@ def watch_device(torch: ModuleType, recorder: Recorder, patches: Patches) -> Non
         patches.set(owner, "synchronize", spanned(owner.synchronize, recorder, Kind.SYNC))
 
 
-def _is_remote(torch_tensor: Any) -> bool:
+def _is_remote(tensor: Any) -> bool:
     """True if this tensor lives on a device: a real one, or the simulated one, which only looks like the CPU."""
-    return not torch_tensor.is_cpu or getattr(torch_tensor, "sim_device", None) is not None
+    return not tensor.is_cpu or hasattr(type(tensor), "simulated")
 
 
 def _waiting(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
@@ -231,8 +234,20 @@ def _copying(original: Callable[..., Any], recorder: Recorder) -> Callable[..., 
     return copy
 
 
+def watch_simulated(module: ModuleType, recorder: Recorder, patches: Patches) -> None:
+    """The simulated accelerator: its waits and copies go through the same methods as a real one's."""
+    watch_device(sys.modules["torch"], recorder, patches)
+    patches.set(module.Device, "synchronize", spanned(module.Device.synchronize, recorder, Kind.SYNC))
+
+
 def device_facts() -> dict[str, Any]:
-    """The device's name and its peak memory, if torch was imported and there is one."""
+    """The device's name, busy time and peak memory, if torch was imported and there is one."""
+    simulated = sys.modules.get("stoker.sim.device")
+    devices = simulated.live() if simulated else []
+    if devices:
+        busiest = max(devices, key=lambda device: device.busy_s)
+        busy_ns = int(busiest.busy_s * 1e9)
+        return {"name": "sim", "busy_ns": busy_ns, "peak_bytes": busiest.memory_peak_bytes or None}
     torch = sys.modules.get("torch")
     if torch is None or not torch.accelerator.is_available():
         return {}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from stoker.errors import UsageError
 from stoker.observe.child import RUN
+from stoker.observe.files import write
 from stoker.observe.meters import Meters, machine
 from stoker.observe.options import Options
 from stoker.records import encode
@@ -106,16 +107,6 @@ def _about(command: Sequence[str], directory: Path, options: Options) -> dict[st
 def _environment(directory: Path) -> dict[str, str]:
     path = os.environ.get("PYTHONPATH")
     return {**os.environ, RUN: str(directory), "PYTHONPATH": os.pathsep.join(filter(None, [str(ATTACH), path]))}
-
-
-def write(directory: Path, name: str, content: object) -> None:
-    """One small JSON file, whole or not at all; a full disk is no reason to stop."""
-    try:
-        scratch = directory / f".{name}.part"
-        scratch.write_text(json.dumps(content))
-        scratch.replace(directory / name)
-    except OSError as error:
-        print(f"stoker: could not write {name}: {error}", file=sys.stderr)
 
 
 class _Watch:

@@ -8,6 +8,7 @@ from _thread import get_ident
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
+from stoker.observe.epochs import planned
 from stoker.observe.frames import Frames, users_frame
 from stoker.observe.pace import Epoch, Pace
 from stoker.observe.patches import Patches
@@ -62,6 +63,9 @@ def _watch_iter(torch: ModuleType, known: Loaders, recorder: Recorder, patches: 
         number = known.number(self)
         epoch = Epoch(number, length(self), False, torch.is_grad_enabled(), pace.backwards)
         pace.begin(epoch)
+        if not pace.epochs_noted and (found := planned(sys._getframe(1))) is not None:  # noqa: SLF001
+            pace.epochs_noted = True
+            recorder.note("epochs", epochs=found[0], name=found[1])
         recorder.iterating = number
         put(clock())
         put(code | number << ARG)
@@ -103,6 +107,7 @@ def _watch_next(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> 
         except StopIteration:
             put(clock())
             put(none | number)
+            pace.ended(epoch)
             raise
         except BaseException:
             put(clock())

@@ -42,6 +42,7 @@ class Recorder:
         self.module_calls = [0]
         self.own_ns = 0
         self.iterating: int | None = None
+        self.device_watched = False
         self.dead = False
         self._frames = Frames(self.note)
         self._notes: list[dict[str, Any]] = []
