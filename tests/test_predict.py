@@ -29,7 +29,7 @@ def test_short_epochs_forecast_what_whole_ones_take() -> None:
         cycle(whole, 200, valid=50)
         cycle(short, 30, valid=10)
         cuts += [Cut(1, 30, 200, short.now), Cut(2, 10, 50, short.now)]
-    # 5 + 20 first batch; 200 steps; 4 between; 1 + 50 × 5 validation; 30 save
+    # 5 + 20 first batch; 200 steps; 4 between; 1 + 50 times 5 validation; 30 save
     true_s = (5 + 20 + 10 + 199 * 12 + 4 + 1 + 50 * 5 + 30) / 1000
     whole_forecast = forecast(attribute(whole.track(LOADERS)), epochs=3)
     short_forecast = forecast(attribute(short.track(LOADERS, cuts)), epochs=3)

@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -48,7 +49,7 @@ def test_segments_tile_the_track_without_gap_or_overlap(events: list[tuple[int, 
     row = segments(track, decode_events(track))
     assert row[0].start_ns == 0
     assert row[-1].end_ns == 1_000
-    assert all(a.end_ns == b.start_ns for a, b in zip(row, row[1:], strict=False))
+    assert all(a.end_ns == b.start_ns for a, b in pairwise(row))
     assert all(segment.end_ns > segment.start_ns for segment in row)
 
 

@@ -54,7 +54,7 @@ class Script:
         return make_track(self.events, 0, self.now, loaders, cuts, samples, lines)
 
 
-def make_track(
+def make_track(  # noqa: PLR0917  a track is many columns
     events: Sequence[tuple[int, int]],
     start_ns: int,
     end_ns: int,

@@ -5,6 +5,7 @@ import os
 import random
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ def main() -> None:
             optimizer.step()
     print(digest(model))
     print(random.random(), np.random.rand(), torch.rand(1).item())  # noqa: NPY002
-    print(sys.argv, os.getcwd(), sys.stdin.read(), sys.path[0], sys.path[1:3])
+    print(sys.argv, Path.cwd(), sys.stdin.read(), sys.path[0], sys.path[1:3])
     print(sorted(name for name in os.environ if "STOKER" in name or "PYTHONPATH" in name), os.environ.get("PYTHONPATH"))
     print(threading.active_count())
     torch.save(model.state_dict(), "weights.pt")
