@@ -14,6 +14,7 @@ from stoker.observe.pace import Pace
 from stoker.observe.patches import Imports, Patches
 from stoker.observe.recorder import Recorder, about_process
 from stoker.observe.saves import Saves
+from stoker.observe.settings import Settings
 from stoker.records import Kind
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Observer:
         """Each part by itself: one that a new torch breaks leaves the others standing."""
         recorder, patches, pace = self.recorder, self.patches, self.pace
         parts: list[Callable[[], None]] = [
+            partial(Settings(self.options.knobs, recorder.note).install, torch, patches),
             *(partial(part, torch, recorder, patches, pace) for part in hooks.PARTS),
             partial(loaders.install, torch, recorder, patches, pace),
             partial(workers.install, torch, recorder, patches),
@@ -101,7 +103,27 @@ def attach(here: str) -> None:
     directory = Path(os.environ[RUN])
     options = Options.read(directory)
     _hide(here, options.path_before)
-    Observer(directory, options).start()
+    if options.observe:
+        Observer(directory, options).start()
+    else:
+        _only_set(options)
+
+
+def _only_set(options: Options) -> None:
+    """`stoker run`: nothing but the knobs. A knob that could not be set is said, once, where the script's errors go."""
+    patches = Patches()
+    said: set[str] = set()
+
+    def note(note: str, **facts: Any) -> None:
+        text = facts.get("why") or facts.get("text")
+        if note != "set" and isinstance(text, str) and text not in said:
+            said.add(text)
+            print(f"stoker: {text}", file=sys.stderr)
+
+    def meet(torch: ModuleType) -> None:
+        Settings(options.knobs, note).install(torch, patches)
+
+    Imports({"torch": meet}, lambda text: note("trouble", text=text)).install(patches)
 
 
 def _hide(here: str, path_before: str | None) -> None:

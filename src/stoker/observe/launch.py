@@ -80,7 +80,7 @@ def launch(command: Sequence[str], directory: Path, options: Options, on_tick: C
 
     try:
         write(directory, "run.json", _about(command, directory, options))
-        child = subprocess.Popen(command, env=_environment(directory), preexec_fn=in_child)  # noqa: PLW1509
+        child = subprocess.Popen(command, env=environment(directory), preexec_fn=in_child)  # noqa: PLW1509
         ended = _Watch(child, directory, on_tick).until_the_end()
         write(directory, "end.json", {"end_ns": time.perf_counter_ns(), **encode_end(ended)})
     finally:
@@ -104,7 +104,8 @@ def _about(command: Sequence[str], directory: Path, options: Options) -> dict[st
     }
 
 
-def _environment(directory: Path) -> dict[str, str]:
+def environment(directory: Path) -> dict[str, str]:
+    """The user's environment, and in it the way to the run's directory."""
     path = os.environ.get("PYTHONPATH")
     return {**os.environ, RUN: str(directory), "PYTHONPATH": os.pathsep.join(filter(None, [str(ATTACH), path]))}
 

@@ -12,8 +12,12 @@ FILE = "options.json"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a run is observed. `knobs` are applied through the same attach as the hooks."""
+    """How a run is observed. `knobs` are applied through the same attach as the hooks.
 
+    With `observe` off nothing is recorded and nothing is cut short: the run only gets its knobs.
+    """
+
+    observe: bool = True
     whole: bool = False
     steps: int | None = None
     budget_s: float = 60.0
