@@ -519,6 +519,45 @@ class Trial:
     changes_results: bool
 
 
+Ending = Literal["finished", "failed", "ram", "shm", "device", "time", "processes", "interrupted"]
+"""How a guarded command ended: by itself, at one of its limits, or because somebody stopped it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that the whole process tree of one trial may take; `None` is not limited.
+
+    `host_bytes` is private memory and shared memory, each page counted once; `shm_bytes` is the shared part of it.
+    """
+
+    host_bytes: int
+    shm_bytes: int | None = None
+    device_bytes: int | None = None
+    seconds: float | None = None
+    processes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one guarded command, and the most that its whole process tree held at once.
+
+    `exit_code` is negative for a signal and `None` when nobody saw it end. `guarded_by` is "cgroup v2", "cgroup v1"
+    (the kernel held the limit of memory) or "watch" (Stoker did, looking every tenth of a second or more often).
+    `guard_cpu_s` is what watching cost.
+    """
+
+    ending: Ending
+    exit_code: int | None
+    reason: str
+    seconds: float
+    host_peak_bytes: int | None
+    shm_peak_bytes: int | None
+    device_peak_bytes: int | None
+    processes_peak: int | None
+    guarded_by: str
+    guard_cpu_s: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Final:
     """All kept knobs together, against the reference."""
