@@ -129,7 +129,7 @@ def train_epoch(loader, model, optimizer, device, epoch, args, timings):
         optimizer.step()
         shown = loss.item()
         took = time.perf_counter() - step_began
-        timings.append((epoch, step, waited, took))
+        timings.append((epoch, step, waited, took, getattr(device, "busy_s", 0.0)))
         if step % args.log_every == 0:
             rate = args.batch_size / took
             print(f"epoch {epoch} step {step}/{len(loader)}: loss {shown:.3f}, {rate:.0f} events/s", flush=True)
@@ -162,6 +162,7 @@ def report(timings, device, wall_s, args):
         "samples_per_s": args.batch_size / step_s,
         "wall_s": wall_s,
         "device_busy_s": getattr(device, "busy_s", None),
+        "device_step_s": float(np.median(np.diff([row[4] for row in timings]))) if len(timings) > 1 else None,
     }
     print(
         f"{1 / step_s:.2f} it/s, {args.batch_size / step_s:.0f} events/s {'shuffled' if args.shuffle else 'in order'}: "

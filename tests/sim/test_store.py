@@ -26,7 +26,7 @@ from obstore.store import S3Store
 
 from stoker.errors import UsageError
 from stoker.sim.bucket import Bucket, KeyRefusedError
-from stoker.sim.store import Store, StoreFailedError
+from stoker.sim.store import Store
 
 BLOB = bytes(range(256)) * 2000  # 512,000 bytes: more than one chunk
 OBJECTS = {
@@ -419,7 +419,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 def test_a_taken_port_is_one_line_and_leaves_no_process(root: Path, store: Store) -> None:
     port = int(store.endpoint.rpartition(":")[2])
-    with pytest.raises(StoreFailedError, match=f"cannot listen on port {port}"):
+    with pytest.raises(UsageError, match=f"cannot listen on port {port}"):
         Store(root, port=port).start()
 
 

@@ -29,10 +29,6 @@ STOP_LIMIT_S = 5.0
 PARENT_LOOK_S = 0.2
 
 
-class StoreFailedError(StokerError):
-    """The store's process did not come up."""
-
-
 class Store:
     """A folder served as an S3 bucket at `url`, until closed or the process that made it ends, in whatever way."""
 
@@ -96,7 +92,7 @@ class Store:
             _, complaint = process.communicate()
             self._process = None
             why = complaint.strip().rpartition("\n")[2] or f"no answer within {START_LIMIT_S:.0f} s"
-            raise StoreFailedError(f"the store of {self.root} did not start: {why}")
+            raise UsageError(f"the store of {self.root} did not start: {why}")
         return int(line.rpartition(":")[2].partition("/")[0])
 
     @property
