@@ -3,6 +3,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,6 +36,13 @@ def run() -> Iterator[Launcher]:
     command = [sys.executable, launch.__file__]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield Launcher(process)
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    # Not below tmp_path: workers open sockets here, and the name of a socket has at most 107 characters.
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 def test_every_cause_of_the_closed_list_is_planted_once() -> None:
@@ -77,10 +85,9 @@ def test_a_script_knows_nothing_of_stoker_but_the_simulation_and_names_no_cause(
 @pytest.mark.slow
 @pytest.mark.parametrize(("planted", "which"), SCRIPTS, ids=NAMES)
 def test_a_script_helps_runs_and_leaves_nothing_behind(
-    run: Launcher, planted: suite.Planted, which: suite.Which, tmp_path: Path
+    run: Launcher, planted: suite.Planted, which: suite.Which, tmp_path: Path, scratch: Path
 ) -> None:
-    output, scratch = tmp_path / "output", tmp_path / "scratch"
-    scratch.mkdir()
+    output = tmp_path / "output"
     job = {"script": str(planted.script(which)), "tmpdir": str(scratch), "output": str(output)}
     assert run(**job, arguments=["--help"])["code"] == 0
     assert all(option in output.read_text() for option in ("--scale", "--steps", "--epochs", "--data"))

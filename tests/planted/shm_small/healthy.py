@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from stoker import sim
 
-Batch = tuple[torch.Tensor, torch.Tensor] | tuple[np.ndarray[Any, Any], torch.Tensor]
+Batch = tuple[torch.Tensor | np.ndarray[Any, Any], np.ndarray[Any, Any]]
 SHM = Path("/dev/shm")
 
 
@@ -52,7 +52,7 @@ class Frames(Dataset[Any]):
 
     def __getitems__(self, indices: list[int]) -> Batch:
         frames = np.ascontiguousarray(self.frames[indices])
-        labels = torch.tensor(indices) % 3
+        labels = np.array(indices) % 3
         try:
             return torch.from_numpy(frames).share_memory_(), labels
         except RuntimeError:
@@ -89,7 +89,7 @@ def main(args: argparse.Namespace, root: Path) -> None:
                 break
             x = torch.as_tensor(frames).to(device, non_blocking=True)
             scores = model(x[:, 0, :16].float() / 255)
-            loss = functional.cross_entropy(scores, labels.to(device, non_blocking=True))
+            loss = functional.cross_entropy(scores, torch.from_numpy(labels).to(device, non_blocking=True))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
