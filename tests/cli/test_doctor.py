@@ -109,7 +109,7 @@ def test_the_report_comes_again(tmp_path: Path) -> None:
     for form in ("--json", "--md"):
         words = [sys.executable, "-m", "stoker", "report", form, "-"]
         text = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-        assert "data_wait" in text
+        assert "startup" in text
 
 
 def test_an_unknown_run_is_answered_with_the_known_ones(tmp_path: Path) -> None:

@@ -68,6 +68,9 @@ def _passes(events: Sequence[Event], end_ns: int) -> list[_Open]:
             current[event.argument] = _Open(event.argument, event.time_ns)
             found.append(current[event.argument])
         elif event.kind in (Kind.NEXT, Kind.EXHAUSTED):
+            if event.argument not in current and not event.ends:  # its start was another thread's
+                current[event.argument] = _Open(event.argument, event.time_ns)
+                found.append(current[event.argument])
             _waited(current.get(event.argument), event, begun)
         elif event.kind is Kind.BACKWARD and not event.ends:
             _credit(current)

@@ -138,8 +138,11 @@ def _report(diagnosis: Diagnosis, row: Row, json_path: Path | None) -> None:
         data.write(text, row.directory / "diagnosis.json")
     except OSError as error:
         print(f"stoker: the report could not be kept: {error}", file=sys.stderr)
+    console = Console(stderr=True)
     if diagnosis.steps:
-        terminal.show(diagnosis, row.run, Console(stderr=True))
+        terminal.show(diagnosis, row.run, console)
+    else:
+        terminal.show_notes(diagnosis, console)
     if json_path is not None:
         data.write(text, json_path)
 

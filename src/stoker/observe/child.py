@@ -98,11 +98,11 @@ class Observer:
         atexit.unregister(self.finish)
 
 
-def attach(here: str) -> None:
+def attach() -> None:
     """Called once by `attach/sitecustomize.py`."""
     directory = Path(os.environ[RUN])
     options = Options.read(directory)
-    _hide(here, options.path_before)
+    _hide(options.path_before)
     if options.observe:
         Observer(directory, options).start()
     else:
@@ -126,7 +126,7 @@ def _only_set(options: Options) -> None:
     Imports({"torch": meet}, lambda text: note("trouble", text=text)).install(patches)
 
 
-def _hide(here: str, path_before: str | None) -> None:
+def _hide(path_before: str | None) -> None:
     """Take our words out of `os.environ`, not out of the real environment that sub-processes inherit."""
     ours: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # noqa: SLF001
     words = {name: os.environ[name] for name in (RUN, "PYTHONPATH") if name in os.environ}
@@ -134,11 +134,10 @@ def _hide(here: str, path_before: str | None) -> None:
     ours.pop(b"PYTHONPATH", None)
     if path_before is not None:
         ours[b"PYTHONPATH"] = os.fsencode(path_before)
-    _follow_subprocesses(words)
-    del here
+    _follow_subprocesses(words, path_before)
 
 
-def _follow_subprocesses(words: dict[str, str]) -> None:
+def _follow_subprocesses(words: dict[str, str], path_before: str | None) -> None:
     """A launcher that hands its ranks a copy of `os.environ` hands them our words too."""
 
     def patch(subprocess: ModuleType) -> None:
@@ -146,7 +145,7 @@ def _follow_subprocesses(words: dict[str, str]) -> None:
 
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             env = kwargs.get("env")
-            if isinstance(env, dict) and "PYTHONPATH" not in env and all(isinstance(key, str) for key in env):
+            if isinstance(env, dict) and env.get("PYTHONPATH") == path_before:
                 kwargs["env"] = {**env, **words}
             start(self, *args, **kwargs)
 

@@ -58,7 +58,7 @@ def _watch_iter(torch: ModuleType, known: Loaders, recorder: Recorder, patches: 
     @functools.wraps(original)
     def __iter__(self: Any) -> Any:  # noqa: N807
         if get_ident() != home[0]:
-            return original(self)
+            return _followed(self, original(self))
         recorder.ensure_running()
         number = known.number(self)
         epoch = Epoch(number, length(self), False, torch.is_grad_enabled(), pace.backwards)
@@ -75,6 +75,12 @@ def _watch_iter(torch: ModuleType, known: Loaders, recorder: Recorder, patches: 
             put(clock())
             put(code | 1 | number << ARG)
         setattr(iterator, STATE, epoch)
+        return iterator
+
+    def _followed(self: Any, iterator: Any) -> Any:
+        """Another thread's epoch: seen from the moment that thread turns out to be the one that trains."""
+        if not pace.backwards:
+            setattr(iterator, STATE, Epoch(known.number(self), length(self), False, True, 0))
         return iterator
 
     patches.set(kind, "__iter__", __iter__)

@@ -31,9 +31,8 @@ clock = time.perf_counter_ns
 class Recorder:
     """Everything one process writes down. `put(clock()); put(code)` is an event; only the home thread may."""
 
-    def __init__(self, directory: Path, role: str = "main") -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.role = role
         self.home = [threading.main_thread().ident or _thread.get_ident()]
         self.events = array("q")
         self.put: Callable[[int], None] = self.events.append
@@ -136,7 +135,7 @@ class Recorder:
         if name not in self._files:
             if not self._stem:
                 self._stem = f"{os.getpid()}-{clock()}"
-            path = self.directory / f"{self.role}-{self._stem}.{name}"
+            path = self.directory / f"process-{self._stem}.{name}"
             self._files[name] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         view = memoryview(data)
         while view:
@@ -154,9 +153,8 @@ class Recorder:
 
     # ---- ends
 
-    def after_fork(self, role: str = "forked") -> None:
+    def after_fork(self) -> None:
         """In a forked child: nothing of the parent's is ours, and its thread is not here."""
-        self.role = role
         self.home[0] = _thread.get_ident()
         self._forget()
         self.module_calls[0], self.own_ns = 0, 0

@@ -144,7 +144,6 @@ def _watched_loop(original: Any, recorder: Recorder, bench: Bench) -> Any:
     @functools.wraps(original)
     def _worker_loop(*args: Any, **kwargs: Any) -> None:
         try:
-            recorder.role = "worker"
             bench.forget()
             worker = args[10] if len(args) > 10 else None  # noqa: PLR2004  worker_id's place in torch's signature
             recorder.note("worker", worker=worker, loader=recorder.iterating, **about_process())

@@ -24,6 +24,16 @@ def show(diagnosis: Diagnosis, run: str, console: Console) -> None:
     console.print(Group(*_parts(diagnosis, run)))
 
 
+def show_notes(diagnosis: Diagnosis, console: Console) -> None:
+    """Print only what must be known about how the run was observed."""
+    for note in diagnosis.notes:
+        console.print(_note(note))
+
+
+def _note(note: str) -> Text:
+    return Text(f"· {note}", style="dim")
+
+
 def _parts(diagnosis: Diagnosis, run: str) -> Iterator[RenderableType]:
     yield _box(diagnosis, run)
     yield _phases(diagnosis)
@@ -37,7 +47,7 @@ def _parts(diagnosis: Diagnosis, run: str) -> Iterator[RenderableType]:
         yield _lines(diagnosis)
     yield Text.from_markup(_machine(diagnosis))
     for note in diagnosis.notes:
-        yield Text(f"· {note}", style="dim")
+        yield _note(note)
 
 
 # ---- the box ---------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def _start(here: str) -> None:
     _open_house(root)
     from stoker.observe import child
 
-    child.attach(here)
+    child.attach()
 
 
 def _hand_over(here: str) -> None:
