@@ -501,6 +501,32 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """Seconds a sample in each steady window of one reference process and of one candidate process."""
+
+    reference_s: tuple[float, ...]
+    candidate_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A ratio of rates, candidate over reference, with its 95 % interval; above 1 is faster."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the rounds so far say. A decision of None means that more rounds are needed."""
+
+    interval: Interval
+    decision: Decision | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """One measured change of one knob. Ratios are step rates, candidate over reference: above 1 is faster."""
 

@@ -54,6 +54,7 @@ class Pace:
 
     def __init__(self, options: Options, recorder: Recorder, directory: Path) -> None:
         self.whole = options.whole
+        self._cycle = options.cycle
         self.backwards = 0
         self.optimizer_steps = 0
         self.loop_ns = 0
@@ -99,7 +100,9 @@ class Pace:
     def _wish(self, epoch: Epoch, now_ns: int) -> str:
         trains = self.trains(epoch)
         late = now_ns - self.loop_ns > self._budget_ns and epoch.batches >= FEWEST_STEPS
-        if trains and ((late and not epoch.bearable) or (self._ranks.several and self._is_long_enough(now_ns))):
+        if trains and (
+            (late and not (epoch.bearable and self._cycle)) or (self._ranks.several and self._is_long_enough(now_ns))
+        ):
             return END
         if epoch.bearable and self._had_enough(epoch, trains, (now_ns - epoch.first_ns) / 1e9):
             return CUT
@@ -139,6 +142,8 @@ class Pace:
     def _had_enough(self, epoch: Epoch, trains: bool, seconds: float) -> bool:
         if epoch.length is not None and epoch.length - epoch.batches <= max(2, epoch.length // 10):
             return False  # the rest is short, and a whole epoch is worth more than a forecast
+        if not self._cycle and trains:
+            return False  # it ends when the budget is spent
         if not trains:
             enough = epoch.batches >= CHECK_BATCHES and seconds >= CHECK_S
             return enough or (seconds >= CHECK_LONGEST_S and epoch.batches > 1) or seconds > SLOWEST_S
