@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from stoker import errors, sim
     from stoker.loader.front import Loader
     from stoker.loader.source import open  # noqa: A004  what users write
+    from stoker.observe.inside import watch
 
 _HOME = {
     "Loader": "stoker.loader.front",
     "errors": "stoker.errors",
     "open": "stoker.loader.source",
     "sim": "stoker.sim",
+    "watch": "stoker.observe.inside",
 }
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "errors",
     "open",
     "sim",
+    "watch",
 ]
 
 

@@ -2,8 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
 
 import stoker
 from stoker.loader.source.interface import Source
@@ -34,8 +38,10 @@ def npy(folder: Path, sizes: Sequence[int]) -> Source:
     return NpySource(sorted(str(path) for path in folder.glob("*.npy")), block_rows=4)
 
 
-def check(batch: dict[str, object]) -> list[int]:
+def check(batch: dict[str, Any]) -> list[int]:
     """The ids of a batch, after every other field was compared with what its id says."""
+    if "pulses" in batch:
+        return _check_parquet(batch)
     got = {name: np.asarray(value) for name, value in batch.items()}
     expected = np.concatenate([records(int(i), 1) for i in got["id"]])
     for name in RECORD.names or ():
@@ -43,6 +49,38 @@ def check(batch: dict[str, object]) -> list[int]:
     return [int(i) for i in got["id"]]
 
 
-KINDS: dict[str, Callable[[Path, Sequence[int]], Source]] = {"npy": npy}
+def parquet(folder: Path, sizes: Sequence[int]) -> Source:
+    """Files of scalar, fixed, ragged and text columns in row groups of four."""
+    folder.mkdir(parents=True, exist_ok=True)
+    first = 0
+    for number, rows in enumerate(sizes):
+        ids = np.arange(first, first + rows)
+        odd = pa.FixedSizeListArray.from_arrays(pa.array(records(first, rows)["odd"].ravel()), 3)
+        pulses = pa.array([pulse(i) for i in ids.tolist()], pa.list_(pa.int16()))
+        flags = pa.array([[value % 2 == 0 for value in pulse(i)] for i in ids.tolist()], pa.list_(pa.bool_()))
+        columns = {"id": ids, "odd": odd, "pulses": pulses, "flags": flags, "name": [f"nr {i}" for i in ids.tolist()]}
+        pq.write_table(pa.table(columns), folder / f"{number:03}.parquet", row_group_size=4)
+        first += rows
+    return stoker.open(folder)
 
-__all__ = ["KINDS", "check", "npy", "records", "stoker"]
+
+def pulse(i: int) -> list[int]:
+    """The ragged values of a row; some rows have none."""
+    return [(i * 11 + k) % 3001 for k in range(i * 7 % 13)]
+
+
+def _check_parquet(batch: dict[str, Any]) -> list[int]:
+    ids = [int(i) for i in batch["id"]]
+    np.testing.assert_array_equal(batch["odd"], [records(i, 1)["odd"][0] for i in ids])
+    values, offsets = batch["pulses"]
+    flags, same = batch["flags"]
+    assert same is offsets
+    assert flags.dtype is torch.bool
+    for row, i in enumerate(ids):
+        assert values[offsets[row] : offsets[row + 1]].tolist() == pulse(i)
+        assert flags[offsets[row] : offsets[row + 1]].tolist() == [value % 2 == 0 for value in pulse(i)]
+    assert batch["name"] == [f"nr {i}" for i in ids]
+    return ids
+
+
+KINDS: dict[str, Callable[[Path, Sequence[int]], Source]] = {"npy": npy, "parquet": parquet}

@@ -7,12 +7,14 @@ from stoker.errors import OtherSourceError, UsageError
 from stoker.loader import budget
 from stoker.loader.assemble import Pool
 from stoker.loader.deliver import Stream, Times
-from stoker.loader.fetch import Batches, OnError, Split, Windows
+from stoker.loader.fetch import Batches, OnError
 from stoker.loader.order import Order
 from stoker.loader.quality import Quality
+from stoker.loader.ranks import Split
 from stoker.loader.source.blocks import EvenBlocks
 from stoker.loader.source.interface import Batch, Source
 from stoker.loader.stats import Stats
+from stoker.loader.windows import Windows
 
 Shuffle = bool | Literal["full"]
 
@@ -40,10 +42,12 @@ class SourceEngine:
         self._shuffle = shuffle
         self._order = self._make_order(seed, window)
         self._pool = Pool()
+        self._blocks = Pool(keep=2 * self._order.window_blocks)
         self._quality = Quality(source)
         self._batches = Batches(source, self._pool.lease, on_error=on_error, map=map, seen=self._quality.see)
         self._times = Times()
         self._stream: Stream | None = None
+        self._read_before = 0
 
     def _make_order(self, seed: int, window: int | None) -> Order:
         blocks = self.source.blocks
@@ -55,14 +59,16 @@ class SourceEngine:
                 )
             blocks = EvenBlocks(blocks.rows, 1)
             window = window or budget.window_rows(self.source, self._memory_bytes)
-        window = window or budget.window_blocks(self.source, self._memory_bytes)
+        window = window or budget.window_blocks(self.source, self._memory_bytes, shuffle=bool(self._shuffle))
         return Order(blocks, window_blocks=window, seed=seed, shuffle=bool(self._shuffle))
 
     def stream(self, epoch: int, position: int) -> Stream:
         """Batches from a position on."""
+        self._read_before = self._read_bytes()
         windows = Windows(
             self.source,
             self._order,
+            self._blocks.lease,
             budget_bytes=self._memory_bytes,
             drops=self.source.row_bytes * len(self.source) > self._memory_bytes,
         )
@@ -118,7 +124,7 @@ class SourceEngine:
             gather_s=times.gather_s,
             load_s=times.load_s,
             thread_idle_s=times.thread_idle_s,
-            bytes_read=times.bytes_read if self.source.holds_blocks else round(times.rows * self.source.row_bytes),
+            bytes_read=self._read_bytes(),
             bytes_used=round(times.rows * self.source.row_bytes),
             pair_ratio=block_ratio,
             file_pair_ratio=file_ratio,
@@ -133,6 +139,12 @@ class SourceEngine:
             skipped=tuple(self._batches.skipped),
         )
 
+    def _read_bytes(self) -> int:
+        if not self.source.holds_blocks:
+            return round(self._times.rows * self.source.row_bytes)
+        return self._read_before + (self._stream.read_bytes() if self._stream else 0)
+
     def close(self) -> None:
         """Let go of buffers."""
         self._pool.close()
+        self._blocks.close()

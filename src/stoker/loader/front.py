@@ -10,7 +10,8 @@ from typing import Any, Protocol, Self
 from stoker.errors import ClosedError, NoDataError, OtherSourceError, UsageError
 from stoker.loader import budget, ranks
 from stoker.loader.engine import Shuffle, SourceEngine
-from stoker.loader.fetch import OnError, Split
+from stoker.loader.fetch import OnError
+from stoker.loader.ranks import Split
 from stoker.loader.source.interface import Batch, Source
 from stoker.loader.stats import Stats
 
