@@ -170,7 +170,7 @@ def parse():
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--prefetch", type=int, default=2)
-    parser.add_argument("--latency-ms", type=float, default=60.0, help="of one request to the bucket, with sim")
+    parser.add_argument("--latency-ms", type=float, default=50.0, help="of one request to the bucket, with sim")
     parser.add_argument(
         "--cache-share", type=float, default=0.9, help="part of the data that the mount's cache can hold"
     )

@@ -15,6 +15,7 @@ import pytest
 from stoker.commands.demo import ABOUT, examples
 
 ROOT = Path(__file__).parents[2]
+TINY_TEXT = ["text", "--scale", "0.2", "--tune-budget", "0"]
 
 
 def stoker(*arguments: str, cwd: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -29,15 +30,17 @@ def stoker(*arguments: str, cwd: Path, **environment: str) -> "subprocess.Comple
     )
 
 
-def test_records_is_made_trained_slowly_trained_fixed_and_compared(tmp_path: Path) -> None:
-    done = stoker("demo", "--scale", "0.05", cwd=tmp_path)
+def test_records_is_made_diagnosed_trained_fixed_and_compared(tmp_path: Path) -> None:
+    done = stoker("demo", "--scale", "0.25", "--tune-budget", "0", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     home = tmp_path / "stoker-demo" / "records"
     rates = [json.loads((home / run / "metrics.json").read_text())["samples_per_s"] for run in ("before", "after")]
     assert f"{rates[1] / rates[0]:.1f} times as fast" in done.stdout
     assert "ceiling of the device" in done.stdout
-    assert sorted(path.name for path in home.iterdir()) == ["after", "before", "data"]
-    assert [path.name for path in tmp_path.iterdir()] == ["stoker-demo"]
+    diagnosis = json.loads((home / "doctor.json").read_text())
+    assert sum(phase["share"] for phase in diagnosis["phases"]) == pytest.approx(1, abs=1e-3)
+    assert sorted(path.name for path in home.iterdir()) == ["after", "before", "data", "doctor.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".stoker", "stoker-demo"]
 
 
 def test_the_wheel_carries_the_cases(tmp_path: Path) -> None:
@@ -51,7 +54,7 @@ def test_the_wheel_carries_the_cases(tmp_path: Path) -> None:
         assert {f"{case}/{name}" for name in ("make_data.py", "train.py", "README.md")} <= carried
     assert not any("__pycache__" in name for name in carried)
     (tmp_path / "empty").mkdir()
-    done = stoker("demo", "text", "--scale", "0.04", cwd=tmp_path / "empty", PYTHONPATH=str(tmp_path / "site"))
+    done = stoker("demo", *TINY_TEXT, cwd=tmp_path / "empty", PYTHONPATH=str(tmp_path / "site"))
     assert done.returncode == 0, done.stderr
     assert str(tmp_path / "site" / "stoker" / "_examples" / "text" / "README.md") in done.stdout.replace("\n", "")
 
@@ -102,12 +105,12 @@ def test_a_missing_extra_is_named_before_anything_is_made(tmp_path: Path) -> Non
 
 
 def test_a_script_that_fails_shows_its_own_traceback_and_gives_exit_code_3(tmp_path: Path) -> None:
-    assert stoker("demo", "text", "--scale", "0.04", cwd=tmp_path).returncode == 0
+    assert stoker("demo", *TINY_TEXT, cwd=tmp_path).returncode == 0
     (tmp_path / "stoker-demo" / "text" / "data" / "train.jsonl").write_text("not JSON\n")
-    done = stoker("demo", "text", "--scale", "0.04", cwd=tmp_path)
+    done = stoker("demo", *TINY_TEXT, cwd=tmp_path)
     assert done.returncode == 3
     assert "JSONDecodeError" in done.stderr
-    assert done.stderr.strip().splitlines()[-1] == ("stoker: train.py of text ended with code 1; what it said is above")
+    assert done.stderr.strip().splitlines()[-1].startswith("stoker: the doctor of text ended with code 3")
 
 
 def test_ctrl_c_ends_the_children(tmp_path: Path) -> None:

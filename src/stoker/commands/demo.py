@@ -1,9 +1,10 @@
 """`stoker demo`: one of the five cases, end to end."""
 
 import json
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import click
 
 import stoker
-from stoker.errors import MissingExtraError, ScriptFailedError, UsageError
+from stoker.errors import MissingExtraError, ScriptFailedError, TooFewStepsError, UsageError
 
 ABOUT = {
     "records": "32 M fixed-size records in memory-mapped shards: the epoch that could not be under 20 minutes",
@@ -28,8 +29,10 @@ NEEDS = {
     "images": {"PIL": "images", "uvicorn": "ui"},
     "text": {"tokenizers": "text"},
 }
+STOKER = [sys.executable, "-m", "stoker"]
+DOCTOR_CODES = (0, TooFewStepsError.exit_code)  # a tiny --scale may be too little to judge; the rest still holds
+TUNE_CODES = (*DOCTOR_CODES, UsageError.exit_code)  # so may the budget be for one comparison, on a busy machine
 STOP_LIMIT_S = 10.0
-WRONG_USAGE = 2
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Demo:
     scripts: Path
     home: Path
     scale: float
+    tune_budget: str
 
     @property
     def has_fix(self) -> bool:
@@ -63,13 +67,16 @@ class Demo:
     show_default=True,
     help="Size of the data set against the small default; the case's README.md says what that is.",
 )
-def demo(case: str, out: Path, scale: float) -> None:
-    """Run one of the five cases, end to end: make its data, train as slowly as its note says, train fixed, compare.
+@click.option("--tune-budget", default="2m", show_default=True, help="How long to tune; 0 leaves it out.")
+def demo(case: str, out: Path, scale: float, tune_budget: str) -> None:
+    """Run one of the five cases, end to end.
+
+    Makes its data, trains as slowly as its note says under the doctor, tunes that, trains fixed, and compares.
 
     CASE is records (the default), volumes, events, images or text.
     """
     _check_extras(case)
-    run = Demo(case, examples() / case, out / case, scale)
+    run = Demo(case, examples() / case, out / case, scale, tune_budget)
     click.echo(f"{case}: {ABOUT[case]}", err=True)
     for step in STEPS:
         step(run)
@@ -95,9 +102,18 @@ def make_data(run: Demo) -> None:
     _script(run, "make_data.py", "--out", str(run.home / "data"), "--scale", str(run.scale))
 
 
-def train_slow(run: Demo) -> None:
-    """Train the way the note's authors did."""
-    _script(run, "train.py", "--data", str(run.home / "data"), "--out", str(run.home / "before"))
+def diagnose(run: Demo) -> None:
+    """Train the way the note's authors did, whole, under the doctor."""
+    command = [*STOKER, "doctor", "--whole", "--json", str(run.home / "doctor.json")]
+    _run(run, "the doctor", [*command, "--", *_slow(run, "before")], DOCTOR_CODES)
+
+
+def tune(run: Demo) -> None:
+    """Try knobs on the slow script, script untouched."""
+    if run.tune_budget == "0":
+        return
+    command = [*STOKER, "tune", "--budget", run.tune_budget, "--keep-results", "--json", str(run.home / "tune.json")]
+    _run(run, "tune", [*command, "--", *_slow(run, "tuned")], TUNE_CODES)
 
 
 def train_fixed(run: Demo) -> None:
@@ -128,26 +144,36 @@ def compare(run: Demo) -> None:
     else:
         gain, reached = after["samples_per_s"] / before["samples_per_s"], after["samples_per_s"] / ceiling
         print(f"{gain:.1f} times as fast, at {reached:.0%} of the device's ceiling.")
-    print(f"Data, checkpoints and metrics are in {run.home}; the story is in {run.scripts / 'README.md'}.")
+    print(f"Data and runs are in {run.home}, Stoker's records in .stoker; the story is {run.scripts / 'README.md'}.")
 
 
-# The doctor and tune come between the slow training and the fixed one.
-STEPS: tuple[Callable[[Demo], None], ...] = (make_data, train_slow, train_fixed, compare)
+STEPS: tuple[Callable[[Demo], None], ...] = (make_data, diagnose, tune, train_fixed, compare)
+
+
+def _slow(run: Demo, out: str) -> list[str]:
+    """The slow training as a user would start it."""
+    where = ["--data", str(run.home / "data"), "--out", str(run.home / out)]
+    return [sys.executable, str(run.scripts / "train.py"), *where]
 
 
 def _script(run: Demo, name: str, *arguments: str) -> None:
-    """Run one of the case's scripts to its end; it does not outlive this command."""
-    click.echo(f"\n$ python {name} {' '.join(arguments)}", err=True)
-    process = subprocess.Popen([sys.executable, str(run.scripts / name), *arguments])
+    _run(run, name, [sys.executable, str(run.scripts / name), *arguments])
+
+
+def _run(run: Demo, name: str, command: list[str], fine: Container[int] = (0,)) -> None:
+    """Run a command to its end; it does not outlive this one."""
+    click.echo(f"\n$ {shlex.join(command).replace(sys.executable, 'python')}", err=True)
+    process = subprocess.Popen(command)
     try:
         code = process.wait()
     except BaseException:
         _end(process)
         raise
-    if code == WRONG_USAGE:
+    if code in fine:
+        return
+    if code == UsageError.exit_code:
         raise UsageError(f"{name} of {run.case} could not start; its own line above says why")
-    if code != 0:
-        raise ScriptFailedError(f"{name} of {run.case} ended with code {code}; what it said is above")
+    raise ScriptFailedError(f"{name} of {run.case} ended with code {code}; what it said is above")
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

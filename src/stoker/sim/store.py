@@ -59,6 +59,7 @@ class Store:
         if self._process is not None:
             raise UsageError(f"the store of {self.root} is already running at {self.url}")
         _need_server()
+        self._owner = os.getpid()
         # A session of its own: Ctrl-C in the terminal ends the training, which then ends the store, in this order.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "stoker.sim.store", *self._arguments()],
