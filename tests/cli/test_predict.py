@@ -58,7 +58,7 @@ def test_more_workers_are_predicted_to_help_a_loader_that_waits(recorded: Path) 
         (["last"], "nothing would change"),
         (["last", "--set", "amp=bf16"], "amp cannot be predicted"),
         (["last", "--set", "workers=1"], "no knob is called workers"),
-        (["nowhere"], "no run is called nowhere"),
+        (["nowhere", "--cores", "2"], "no run is called nowhere"),
     ],
 )
 def test_wrong_usage_is_one_line(recorded: Path, arguments: list[str], says: str) -> None:
