@@ -624,6 +624,26 @@ class Tuning:
     files: Files
 
 
+# ---- predict ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A recorded run with other knobs, as simulated.
+
+    `simulated_step_s` is the simulation of the run as it was: far from `measured_step_s`, and the rest is worth little.
+    `ratio` is of rates in samples, above 1 is faster. `memory_bytes` is the peak of all processes.
+    """
+
+    knobs: Mapping[str, Value]
+    measured_step_s: float
+    simulated_step_s: float
+    step_s: float
+    ratio: float
+    epoch_s: float | None
+    memory_bytes: int
+
+
 # ---- the simulated accelerator ---------------------------------------------------------------------------
 
 

@@ -52,7 +52,7 @@ def test_no_training_loop_is_exit_code_4(tmp_path: Path) -> None:
 def test_too_few_steps_are_counted_and_exit_code_4(tmp_path: Path) -> None:
     done = doctor(tmp_path, *script("plain.py", "few_steps"))
     assert done.code == 4
-    assert "steps in 1 epochs were seen; at least 8 are needed" in done.stderr
+    assert "3 steps in 1 epochs were seen; at least 4 are needed" in done.stderr
 
 
 def test_a_script_runs_also_where_nothing_can_attach(tmp_path: Path) -> None:

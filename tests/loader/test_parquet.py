@@ -1,5 +1,6 @@
 """Parquet: every type of column, and every fault named by file and row."""
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -150,10 +151,11 @@ def test_blocks_that_stay_in_memory_are_decoded_once(tmp_path: Path) -> None:
 
 def test_no_descriptor_is_left(tmp_path: Path) -> None:
     source = parquet(tmp_path, [40] * 20)
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     with Loader(source, 7, True, threads=2, window=2) as loader:
         list(loader)
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208
 
 
 def test_a_kept_field_does_not_keep_the_others(tmp_path: Path) -> None:

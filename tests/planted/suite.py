@@ -15,6 +15,18 @@ HERE = Path(__file__).parent
 SCALES = ("small", "large")
 Which = Literal["slow", "healthy"]
 
+# Causes whose cost `prove.py` has measured as planted, slow against healthy, at both scales. All others run, but what
+# they cost is not known yet: a doctor that disagrees with one of them may be right.
+PROVED: frozenset[str] = frozenset()
+# Measured, and not as planted.
+DISPROVED = {
+    "thread-oversubscription": "slow took 0.55 (small) and 0.30 (large) of the healthy step time, both waiting for "
+    "data over 90 % of the time: the work in the workers is far too heavy for the twin, and more threads got more of a "
+    "busy machine",
+    "shm-small": "slow took 1.92 (small) and 2.08 (large) of the healthy step time, but the twin still waits for data "
+    "88 % of the time (69 and 151 ms a step on a device that needs 12 and 35): its batches are too large to be healthy",
+}
+
 # What a doctor may say of a healthy twin: there is nothing to change, or the work itself fills the time.
 WELL = frozenset({"healthy", "compute-bound"})
 
@@ -75,10 +87,17 @@ class Case:
     forbidden: frozenset[str]
     evidence: str
 
+    @property
+    def proved(self) -> bool:
+        """True if the cost of the cause was measured in this suite."""
+        return self.cause in PROVED
+
 
 def cases() -> Iterator[Case]:
-    """All that can be planted on this machine."""
+    """All that can be planted on this machine, without what was measured to be planted wrong."""
     for planted in PLANTED:
+        if planted.cause in DISPROVED:
+            continue
         for scale in SCALES:
             if planted.needs() is None:
                 expected = frozenset({planted.cause})

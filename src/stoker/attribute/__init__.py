@@ -41,7 +41,7 @@ def attribute(track: Track) -> Attribution:
         startup_s=_total(row, names, "startup"),
         phases=sum_phases(row, names, wall_s),
         unaccounted_share=phases.unaccounted_s(row, names, held) / wall_s if wall_s else 0.0,
-        hot_lines=phases.hot_lines(track, names, held, wall_s),
+        hot_lines=phases.hot_lines(track, row, names, held) if row else (),
         steps=steps,
         passes=structure.passes,
         steady=steady.find(steps, _head(track.loaders, structure)),

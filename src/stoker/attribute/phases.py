@@ -157,19 +157,26 @@ def sample_phases(row: Sequence[Segment], track: Track) -> list[int]:
     return [segment_at(starts, time_ns) for time_ns in track.sample_times_ns]
 
 
-def hot_lines(track: Track, names: Sequence[PhaseName], held: Sequence[int], wall_s: float) -> tuple[HotLine, ...]:
-    """The user's lines by the share of wall time below them, each with the phase it was mostly seen in."""
-    if not track.sample_lines or wall_s <= 0:
-        return ()
-    covered_s = (track.sample_times_ns[-1] - track.sample_times_ns[0]) / 1e9
-    each = min(covered_s / wall_s, 1.0) / len(track.sample_lines)
-    counts: dict[tuple[str, int, str], Counter[PhaseName]] = defaultdict(Counter)
-    for number, segment in zip(track.sample_lines, held, strict=True):
-        line = track.lines[number]
-        counts[line.file, line.line, line.function][names[segment]] += 1
-    ranked = sorted(counts.items(), key=lambda item: -item[1].total())[:HOT_LINES]
+def hot_lines(
+    track: Track, row: Sequence[Segment], names: Sequence[PhaseName], held: Sequence[int]
+) -> tuple[HotLine, ...]:
+    """The user's lines by the share of wall time below them, each with the phase it was mostly seen in.
+
+    The sampler comes late where the main thread does not let go, so samples only divide the time of the phase they
+    fell into; how long that phase took is known from the hooks.
+    """
+    seconds: Counter[PhaseName] = Counter()
+    for segment, name in zip(row, names, strict=True):
+        seconds[name] += segment.end_ns - segment.start_ns
+    samples = Counter(names[i] for i in held)
+    counts: dict[tuple[str, int, str], dict[PhaseName, float]] = defaultdict(lambda: defaultdict(float))
+    for number, i in zip(track.sample_lines, held, strict=True):
+        line, name = track.lines[number], names[i]
+        counts[line.file, line.line, line.function][name] += seconds[name] / samples[name]
+    wall = seconds.total()
+    ranked = sorted(counts.items(), key=lambda item: -sum(item[1].values()))[:HOT_LINES]
     return tuple(
-        HotLine(file, line, function, phases.total() * each, phases.most_common(1)[0][0])
+        HotLine(file, line, function, sum(phases.values()) / wall, max(phases, key=phases.__getitem__))
         for (file, line, function), phases in ranked
     )
 

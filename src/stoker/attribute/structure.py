@@ -26,6 +26,7 @@ class _Open:
     backwards: int = 0
     fresh: bool = False
     retire_ns: int = 0
+    trained_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,52 +61,66 @@ def find(events: Sequence[Event], loaders: Sequence[LoaderFacts], cuts: Sequence
 
 
 def _passes(events: Sequence[Event], end_ns: int) -> list[_Open]:
-    found: list[_Open] = []
-    current: dict[int, _Open] = {}
-    begun: dict[Kind, int] = {}
+    reader = _Reader()
     for event in events:
-        if event.kind is Kind.ITER and not event.ends:
-            current[event.argument] = _Open(event.argument, event.time_ns)
-            found.append(current[event.argument])
-        elif event.kind in (Kind.NEXT, Kind.EXHAUSTED):
-            if event.argument not in current and not event.ends:  # its start was another thread's
-                current[event.argument] = _Open(event.argument, event.time_ns)
-                found.append(current[event.argument])
-            _waited(current.get(event.argument), event, begun)
-        elif event.kind is Kind.BACKWARD and not event.ends:
-            _credit(current)
-        elif event.kind is Kind.RETIRE:
-            if event.ends and found:
-                max(found, key=lambda one: one.last_ns).retire_ns += event.time_ns - begun.get(Kind.RETIRE, 0)
-            begun[Kind.RETIRE] = event.time_ns
-    for one in found:
+        reader.take(event)
+    for one in reader.found:
         one.last_ns = one.last_ns or min(one.start_ns, end_ns)
-    return found
+    return reader.found
 
 
-def _waited(one: _Open | None, event: Event, begun: dict[Kind, int]) -> None:
-    if one is None:
-        return
-    if not event.ends:
-        begun[Kind.NEXT] = event.time_ns
+class _Reader:
+    """Reads events in order and keeps, for each loader, the pass that is open."""
+
+    def __init__(self) -> None:
+        self.found: list[_Open] = []
+        self._current: dict[int, _Open] = {}
+        self._asked_ns = self._retiring_ns = 0
+
+    def take(self, event: Event) -> None:
+        if event.kind is Kind.ITER and not event.ends:
+            self._open(event)
+        elif event.kind in (Kind.NEXT, Kind.EXHAUSTED):
+            self._waited(event)
+        elif event.kind in (Kind.BACKWARD, Kind.OPTIMIZER):
+            self._trained(event)
+        elif event.kind is Kind.RETIRE:
+            self._retired(event)
+
+    def _open(self, event: Event) -> None:
+        self._current[event.argument] = _Open(event.argument, event.time_ns)
+        self.found.append(self._current[event.argument])
+
+    def _waited(self, event: Event) -> None:
+        if event.argument not in self._current:
+            if event.ends:
+                return
+            self._open(event)  # its start was another thread's
+        one = self._current[event.argument]
         one.last_ns = event.time_ns
-        return
-    start = begun.get(Kind.NEXT, event.time_ns)
-    one.last_ns = event.time_ns
-    if event.kind is Kind.EXHAUSTED:
-        one.end_ns = start
-        one.fresh = False
-    else:
-        one.waits.append((start, event.time_ns))
-        one.fresh = True
+        if not event.ends:
+            self._asked_ns = event.time_ns
+        elif event.kind is Kind.EXHAUSTED:
+            one.end_ns, one.fresh = self._asked_ns or event.time_ns, False
+        else:
+            one.waits.append((self._asked_ns or event.time_ns, event.time_ns))
+            one.fresh = True
 
+    def _trained(self, event: Event) -> None:
+        """A backward is credited to every open pass that has delivered since the backward before."""
+        for one in self._current.values():
+            if one.end_ns:
+                continue
+            if event.ends:
+                one.trained_ns = event.time_ns
+            elif one.fresh and event.kind is Kind.BACKWARD:
+                one.backwards += 1
+                one.fresh = False
 
-def _credit(current: dict[int, _Open]) -> None:
-    """A backward is credited to every open pass that has delivered since the backward before."""
-    for one in current.values():
-        if one.fresh and not one.end_ns:
-            one.backwards += 1
-            one.fresh = False
+    def _retired(self, event: Event) -> None:
+        if event.ends and self.found:
+            max(self.found, key=lambda one: one.last_ns).retire_ns += event.time_ns - self._retiring_ns
+        self._retiring_ns = event.time_ns
 
 
 def _roles(passes: Sequence[_Open]) -> tuple[set[int], int | None]:
@@ -178,10 +193,9 @@ def _by_loader(passes: Sequence[_Open], primary: int) -> list[tuple[int, int, in
         if one.loader != primary or not one.waits:
             continue
         starts = [start for start, _ in one.waits]
-        ends = [*starts[1:], one.end_ns or one.last_ns]
-        if not one.end_ns:  # the pass was left or broken off: its last step has no end
-            starts, ends = starts[:-1], ends[:-1]
-        bounds += [(start, end, epoch) for start, end in zip(starts, ends, strict=True)]
+        # The last step of a pass that was left or broken off ends with the last work of training in it.
+        ends = [*starts[1:], one.end_ns or one.trained_ns]
+        bounds += [(start, end, epoch) for start, end in zip(starts, ends, strict=True) if end > start]
         epoch += 1
     return bounds
 

@@ -15,7 +15,7 @@ from stoker.ledger import Ledger, Row
 from stoker.predict import forecast
 from stoker.records import Diagnosis, Observation
 
-NEEDED_STEPS = 8
+NEEDED_STEPS = 4
 """Fewer steps than this are not judged."""
 INTERRUPTED = 130
 

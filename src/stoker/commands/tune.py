@@ -257,7 +257,7 @@ def _trial(one: "Candidate") -> Trial:
         before=next((sample.before[name] for sample in one.samples if name in sample.before), None),
         after=value,
         hypothesis=one.hypothesis,
-        predicted_ratio=None,
+        predicted_ratio=one.predicted_ratio,
         ratio=interval.ratio if interval else None,
         ci_low=interval.low if interval else None,
         ci_high=interval.high if interval else None,

@@ -124,7 +124,7 @@ class Stream:
             self._work.notify()
         if isinstance(result, _Failure):
             raise result.error
-        return ticket.after, result
+        return ticket.after, self._batches.deliver(result)
 
     def _check(self) -> None:
         if self._pid != os.getpid():

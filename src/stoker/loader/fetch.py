@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from stoker.errors import DataError, MapError
+from stoker.loader.device import Copier
 from stoker.loader.ranks import Ticket
 from stoker.loader.source.blocks import Ints
 from stoker.loader.source.interface import Batch, Lease, Pick, Skipped, Source
@@ -27,12 +28,16 @@ class Batches:
         on_error: OnError,
         map: Callable[[Batch], Any] | None,  # noqa: A002  the name that the public argument has
         seen: Callable[[Ints], None],
+        shape: Callable[[Batch], Batch],
+        copier: Copier | None = None,
     ) -> None:
         self._source = source
         self._lease = lease
         self._on_error = on_error
         self._map = map
         self._seen = seen
+        self._shape = shape
+        self._copier = copier
         self._noting = threading.Lock()
         self._bad_blocks: set[int] = set()
         self.skipped: list[Skipped] = list(source.skipped)
@@ -46,8 +51,13 @@ class Batches:
         if not len(pick.rows):
             return None
         self._seen(pick.rows)
-        batch = self._source.gather(pick, self._lease)
-        return batch if self._map is None else self._mapped(batch, ticket, pick)
+        batch = self._shape(self._source.gather(pick, self._lease))
+        made = batch if self._map is None else self._mapped(batch, ticket, pick)
+        return made if self._copier is None else self._copier.start(made)
+
+    def deliver(self, made: Any) -> Any:
+        """What the consumer gets; called in its thread."""
+        return made if self._copier is None or made is None else self._copier.finish(made)
 
     def _pick(self, ticket: Ticket, windows: list[Ready]) -> Pick:
         parts, slots = [], 0

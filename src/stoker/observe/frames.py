@@ -31,13 +31,20 @@ class Frames:
         found: FrameType | None = frame
         while found is not None and not self._is_users(found.f_code):
             found = found.f_back
-        found = found or frame
+        found = found or self._not_ours(frame)
         key = (found.f_code, found.f_lineno, leaf)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._numbers)
             self._note("line", **_describe(number, found, leaf))
         return number
+
+    def _not_ours(self, frame: FrameType) -> FrameType:
+        """Where no line is the user's: the innermost one that is not Stoker's own, if there is one."""
+        found: FrameType | None = frame
+        while found is not None and found.f_code.co_filename.startswith(_OWN):
+            found = found.f_back
+        return found or frame
 
     def forget(self) -> None:
         """Start numbering again: a forked child writes its own notes."""

@@ -11,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError, UsageError
+from stoker.predict.pipeline import step_s
+from stoker.predict.whatif import KNOWN, changed
 from stoker.records import Decision, Judgement, Limits, Round, Value
 from stoker.trial.limits import choose, refusal
 from stoker.trial.measure import Sample, measure
@@ -32,6 +34,7 @@ class Candidate:
     judgement: Judgement | None = None
     failure: tuple[Decision, str] | None = None
     samples: list[Sample] = field(default_factory=list)
+    predicted_ratio: float | None = None
 
     @property
     def is_open(self) -> bool:
@@ -140,7 +143,8 @@ class Contest:
             self._said(one)
 
     def _try(self, one: Candidate) -> None:
-        unsafe = refusal(self.limits(), host_bytes=predicted_bytes(self.references[-1], one.knobs))
+        one.predicted_ratio, predicted_bytes = predicted(self.references[-1], one.knobs)
+        unsafe = refusal(self.limits(), host_bytes=predicted_bytes)
         if unsafe is not None:
             one.failure = ("unsafe", unsafe)
             return
@@ -167,12 +171,15 @@ def _rate(sample: Sample) -> float:
     return sample.sample_s
 
 
-def predicted_bytes(reference: Sample, knobs: Mapping[str, Value]) -> int | None:
-    """Memory with another number of workers: each takes what one process of the reference takes."""
-    peak, workers = reference.outcome.host_peak_bytes, knobs.get("num_workers")
-    if peak is None or reference.loader is None or not isinstance(workers, int):
-        return None
-    return peak * (1 + max(workers, reference.loader.num_workers)) // (1 + reference.loader.num_workers)
+def predicted(reference: Sample, knobs: Mapping[str, Value]) -> tuple[float | None, int | None]:
+    """Candidate over reference: the ratio of rates, and the bytes of memory, as simulated; None where it cannot be."""
+    pipeline, facts = reference.pipeline, reference.loader
+    if pipeline is None or facts is None or any(name not in KNOWN for name in knobs):
+        return None, None
+    other = changed(pipeline, facts, knobs)
+    size = knobs.get("batch_size")
+    samples = size / facts.batch_size if isinstance(size, int) and facts.batch_size else 1.0
+    return samples * step_s(pipeline) / step_s(other), other.memory_bytes
 
 
 def _no_reference(sample: Sample, output: Path) -> StokerError:

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.attribute import attribute
+from stoker.errors import UsageError
 from stoker.observe.launch import prepare
 from stoker.observe.options import Options
 from stoker.observe.readback import read
 from stoker.predict import epoch_parts
-from stoker.records import Attribution, Limits, LoaderFacts, Outcome, Value
+from stoker.predict.pipeline import Pipeline
+from stoker.predict.whatif import measured
+from stoker.records import Attribution, Limits, LoaderFacts, Observation, Outcome, Value
 from stoker.trial import guard
 
 FEWEST_STEPS = 8
@@ -29,6 +32,7 @@ class Sample:
     steps: int
     batch_size: int | None
     loader: LoaderFacts | None
+    pipeline: Pipeline | None
     before: Mapping[str, Value]
     refused: tuple[str, ...]
 
@@ -60,9 +64,18 @@ def measure(
         steps=len(named.steps),
         batch_size=loader.batch_size if loader else None,
         loader=loader,
+        pipeline=_pipeline(seen, named),
         before=before,
         refused=refused,
     )
+
+
+def _pipeline(seen: Observation, named: Attribution) -> Pipeline | None:
+    """What predictions start from; None where too little was seen."""
+    try:
+        return measured(seen, named)
+    except UsageError:
+        return None
 
 
 def _step_s(named: Attribution) -> float | None:
