@@ -1,4 +1,4 @@
-"""The same training, shuffled: a file is read once an epoch, a few are mixed at a time, and nothing loops over events."""
+"""The same training, shuffled: files are read once an epoch, a few are mixed at a time, nothing loops over events."""
 
 import json
 import sys
