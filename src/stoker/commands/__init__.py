@@ -10,7 +10,7 @@ import click
 
 from stoker.errors import StokerError
 
-VERBS = ("doctor", "tune", "report", "demo", "run")
+VERBS = ("doctor", "tune", "report", "demo", "run", "bench")
 INTERRUPTED = 130
 
 
