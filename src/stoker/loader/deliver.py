@@ -78,7 +78,7 @@ class Stream:
         self.threads_most = threads
         self.depth_most = max(1, depth)
         self.threads = threads
-        """Threads that may work at once: all, because the consumer waits for its first batch; fewer once it never does."""
+        """Threads that may work at once: all, because the first batch is waited for; fewer once none is."""
         self.depth = min(self.depth_most, 2 + self.threads)
         """Batches that may be ready or under way."""
         self._calm = 0
