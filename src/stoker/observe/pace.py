@@ -65,6 +65,7 @@ class Pace:
         self._recorder = recorder
         self._directory = directory
         self._first_step_ns = 0
+        self._optimizers = 0
         self._passes: Counter[int] = Counter()
         self._ranks = Ranks(directory)
         self._enough = False
@@ -111,6 +112,11 @@ class Pace:
     def trains(self, epoch: Epoch) -> bool:
         """True if this epoch trains: gradients are on and a backward has come, or may still come."""
         return self.backwards > epoch.backwards_before or (epoch.grad and epoch.batches < NOT_TRAINING)
+
+    def meet_optimizer(self) -> int:
+        """A number for an optimizer that was not seen before."""
+        self._optimizers += 1
+        return self._optimizers
 
     def stepped(self) -> None:
         """An optimizer has stepped; a script without a loader ends here."""

@@ -217,9 +217,21 @@ class Process:
     def _batches(self) -> tuple[WorkerBatch, ...]:
         numbers = self._numbers("batches")
         rows = [numbers[i : i + workers.ROW] for i in range(0, len(numbers) - workers.ROW + 1, workers.ROW)]
-        made = [row for row in rows if row[0] == workers.MADE]
+        made = _like_the_one_before([row for row in rows if row[0] in (workers.MADE, workers.ALIKE)])
         sent = [row for row in rows if row[0] == workers.SENT]
         return tuple(_batch(row, sent[i] if i < len(sent) else None) for i, row in enumerate(made))
+
+
+def _like_the_one_before(rows: list["array[int]"]) -> list["array[int]"]:
+    """Short batches were not accounted for one by one: they take the proportions of the last that was."""
+    last: array[int] | None = None
+    for row in rows:
+        if row[0] == workers.MADE:
+            last = row
+        elif last is not None:
+            scale = (row[2] - row[1]) / max(last[2] - last[1], 1)
+            row[5:] = array("q", [int(value * scale) for value in last[5:]])
+    return rows
 
 
 def _facts_of(note: dict[str, Any]) -> LoaderFacts:

@@ -16,9 +16,11 @@ from stoker.observe.recorder import Recorder, about_process, clock
 
 ROW = 16
 """Numbers in a row of a worker's file; the first says what the row is."""
-MADE, SENT = 0, 1
-IO_WORTH_NS = 1_000_000
-"""Below this the two reads of the I/O account would cost too much; the next longer batch is counted again."""
+MADE, SENT, ALIKE = 0, 1, 2
+"""A batch with its accounts, the sending of one, and a short batch that is taken to be like the one before."""
+_NO_ACCOUNTS = (0,) * 11
+ACCOUNT_NS = 4_000_000
+"""Reading the kernel's accounts costs some 40 us, so it is done once in this much time of making batches."""
 MOST_NODES = 4096
 """Parts of a batch looked at when counting its bytes."""
 
@@ -41,11 +43,11 @@ class Accounts:
         self._schedule = _open("/proc/thread-self/schedstat")
         self._io = _open("/proc/thread-self/io")
 
-    def read(self, with_io: bool) -> tuple[int, ...]:
+    def read(self) -> tuple[int, ...]:
         """User ns, system ns, on a core ns, queued ns, minor faults, major faults, bytes read, bytes from disk."""
         usage = resource.getrusage(resource.RUSAGE_THREAD)
         ran, queued = self._scheduled()
-        read, disk = self._read_bytes() if with_io else (0, 0)
+        read, disk = self._read_bytes()
         user, system = int(usage.ru_utime * 1e9), int(usage.ru_stime * 1e9)
         return user, system, ran or user + system, queued, usage.ru_minflt, usage.ru_majflt, read, disk
 
@@ -77,7 +79,7 @@ class Bench:
         self.collated_ns = 0
         self._accounts: Accounts | None = None
         self._thread = 0
-        self._last_ns = IO_WORTH_NS
+        self._since_ns = ACCOUNT_NS
 
     def init(self, original: Any) -> Any:
         """A fetcher whose collate function is timed."""
@@ -107,14 +109,20 @@ class Bench:
         def fetch(fetcher: Any, index: Any) -> Any:
             if get_ident() != home[0]:
                 return original(fetcher, index)
-            with_io = self._last_ns >= IO_WORTH_NS
-            accounts = self._accounts_of(home[0])
             self.collated_ns = 0
-            before, start = accounts.read(with_io), clock()
-            data = original(fetcher, index)
-            end, after = clock(), accounts.read(with_io)
             samples = len(index) if isinstance(index, list) else 1
-            self._row(start, end, samples, [b - a for a, b in zip(before, after, strict=True)])
+            if self._since_ns < ACCOUNT_NS:
+                start = clock()
+                data = original(fetcher, index)
+                end = clock()
+                self.recorder.batches.extend((ALIKE, start, end, samples, self.collated_ns, *_NO_ACCOUNTS))
+                self._since_ns += end - start
+                return data
+            accounts = self._accounts_of(home[0])
+            before, start = accounts.read(), clock()
+            data = original(fetcher, index)
+            end = clock()
+            self._row(start, end, samples, [b - a for a, b in zip(before, accounts.read(), strict=True)])
             return data
 
         return fetch
@@ -126,15 +134,14 @@ class Bench:
 
     def _row(self, start: int, end: int, samples: int, spent: list[int]) -> None:
         user, system, ran, queued, *rest = spent
-        wall = self._last_ns = end - start
+        wall = self._since_ns = end - start
         scale = ran / (user + system) if user + system else 0.0  # the scheduler's clock is finer than the two
-        blocked = max(wall - ran - queued, 0)
         row = (MADE, start, end, samples, self.collated_ns, int(user * scale), int(system * scale), ran, queued)
-        self.recorder.batches.extend((*row, blocked, *rest, 0, 0))
+        self.recorder.batches.extend((*row, max(wall - ran - queued, 0), *rest, 0, 0))
 
     def forget(self) -> None:
         """In a new process the accounts are another thread's."""
-        self._accounts = None
+        self._accounts, self._since_ns = None, ACCOUNT_NS
 
 
 # ---- workers ---------------------------------------------------------------------------------------------
