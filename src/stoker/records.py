@@ -473,6 +473,7 @@ class Diagnosis:
     warmup_steps: int | None
     drift_share: float | None
     spikes: Spike | None
+    epoch_s: tuple[float, ...]  # whole epochs that were really run, with what follows each
     loaders: tuple[LoaderWait, ...]
     machine: MachineUse
     notes: tuple[str, ...]
