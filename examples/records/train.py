@@ -171,7 +171,7 @@ def parse():
     parser.add_argument("--batch-size", type=int, default=750)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--prefetch", type=int, default=1)
-    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=20)
     args = parser.parse_args()
