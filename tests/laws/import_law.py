@@ -12,6 +12,7 @@ LOADER = ["source", "order", "fetch", "assemble", "deliver"]
 # What stands beside the arrows, and what each may know besides the foundations.
 BESIDE = {
     "": {"errors", "sim", "loader", "observe"},  # the package's lazy public names
+    "__main__": {"commands"},
     "errors": set[str](),
     "records": set[str](),
     "knobs": {"errors", "records"},

@@ -46,7 +46,7 @@ def stoker() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code; what goes wrong is one line, not a traceback."""
     try:
-        code = stoker.main(arguments, standalone_mode=False)
+        code = stoker.main(arguments, prog_name="stoker", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)
         sys.exit(2)
@@ -65,9 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _sentence(error: click.ClickException) -> str:
-    text = " ".join(error.format_message().split()).rstrip(".")
+    text = " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
-    return f"{text}. See: {context.command_path} --help" if context is not None else text
+    stop = "" if text.endswith((".", "?")) else "."
+    return f"{text}{stop} See: {context.command_path} --help" if context is not None else text
 
 
 def _complain(text: str) -> None:

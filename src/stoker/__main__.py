@@ -1,0 +1,5 @@
+"""`python -m stoker`."""
+
+from stoker.commands import main
+
+main()

@@ -1,0 +1,103 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.decide import LOOKS, MIN_GAIN, Judgement, Round, compare, judge, measure_noise
+from stoker.records import Noise
+
+QUIET = Noise(1.0, 1.0)
+
+
+def process(draw: np.random.Generator, step_s: float, noise: float) -> tuple[float, ...]:
+    """Windows of one process: a level of its own, and a little noise around it."""
+    level = step_s * math.exp(draw.normal(0, noise))
+    return tuple(float(w) for w in level * np.exp(draw.normal(0, 0.03, 5)))
+
+
+def one_round(draw: np.random.Generator, noise: float, gain: float) -> Round:
+    machine = math.exp(draw.normal(0, 0.1))  # the machine's drift, shared by both
+    return Round(process(draw, machine, noise), process(draw, machine / gain, noise))
+
+
+def investigate(draw: np.random.Generator, noise: float, gain: float) -> Judgement:
+    band = measure_noise([one_round(draw, noise, 1.0) for _ in range(LOOKS[0])])
+    rounds: list[Round] = []
+    for look in LOOKS:
+        while len(rounds) < look:
+            rounds.append(one_round(draw, noise, gain))
+        judgement = judge(rounds, band, last=False)
+        if judgement.decision is not None:
+            return judgement
+    raise AssertionError("the last look must decide")
+
+
+def share_kept(noise: float, gain: float, investigations: int = 300) -> float:
+    draw = np.random.default_rng(7)
+    kept = [investigate(draw, noise, gain).decision == "keep" for _ in range(investigations)]
+    return float(np.mean(kept))
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.03, 0.1, 0.2, 0.3])
+def test_no_gain_is_kept_in_at_most_one_of_twenty_whatever_the_noise(noise: float) -> None:
+    assert share_kept(noise, gain=1.0) <= 0.05
+
+
+def test_a_gain_of_ten_percent_is_found_in_four_of_five() -> None:
+    assert share_kept(noise=0.04, gain=1.1) >= 0.8
+
+
+def test_a_loss_is_never_kept() -> None:
+    draw = np.random.default_rng(1)
+    assert {investigate(draw, 0.03, 0.9).decision for _ in range(50)} <= {"revert", "undecided"}
+
+
+durations = st.lists(st.floats(1e-4, 1e3), min_size=1, max_size=6).map(tuple)
+rounds = st.lists(st.builds(Round, durations, durations), min_size=1, max_size=20)
+
+
+@given(samples=rounds)
+def test_the_interval_holds_the_ratio_and_is_the_same_every_time(samples: list[Round]) -> None:
+    interval = compare(samples)
+    assert 0 < interval.low <= interval.ratio <= interval.high
+    assert compare(samples) == interval
+
+
+@given(samples=rounds)
+def test_swapping_reference_and_candidate_turns_the_ratio_over(samples: list[Round]) -> None:
+    swapped = [Round(one.candidate_s, one.reference_s) for one in samples]
+    assert compare(swapped).ratio == pytest.approx(1 / compare(samples).ratio)
+
+
+@given(samples=rounds)
+def test_the_noise_band_holds_one(samples: list[Round]) -> None:
+    band = measure_noise(samples)
+    assert band.ratio_low <= 1.0 <= band.ratio_high
+
+
+@given(samples=rounds, last=st.booleans())
+def test_the_end_of_the_budget_always_decides_and_too_few_rounds_never_keep(samples: list[Round], last: bool) -> None:
+    judgement = judge(samples, QUIET, last=last)
+    assert judgement.decision is not None or not last
+    if len(samples) < LOOKS[0]:
+        assert judgement.decision == ("undecided" if last else None)
+
+
+def test_no_rounds_are_refused() -> None:
+    with pytest.raises(ValueError, match="no rounds to compare"):
+        compare([])
+
+
+def test_each_decision_says_why() -> None:
+    def steady(gain: float) -> list[Round]:
+        return [Round((1.0 + i / 1000,), (1.0 / gain,)) for i in range(LOOKS[0])]
+
+    assert judge(steady(1.2), QUIET, last=False).reason.startswith("the whole interval lies above 1")
+    assert judge(steady(0.8), QUIET, last=False).reason.startswith("slower")
+    level = [Round((1.0 + (-1) ** i * MIN_GAIN / 5,), (1.0,)) for i in range(LOOKS[0])]
+    assert judge(level, QUIET, last=False).reason.startswith("no gain of 3%")
+    noisy = Noise(0.7, 1.3)
+    assert "not above the noise" in judge(steady(1.2), noisy, last=True).reason
+    assert "too few" in judge(steady(1.2)[:3], QUIET, last=True).reason
