@@ -47,3 +47,8 @@ def window_rows(source: Source, memory_bytes: int) -> int:
 def depth(batch_bytes: float, memory_bytes: int) -> int:
     """How many batches may be ready or under way at once."""
     return max(2, min(64, int(memory_bytes * (1 - _WINDOW_SHARE) / max(1.0, batch_bytes)) - 2))
+
+
+def ahead_bytes(memory_bytes: int) -> int:
+    """What a source that reads ahead along the order may hold, under way or arrived."""
+    return int(memory_bytes * _WINDOW_SHARE / 2)

@@ -12,6 +12,7 @@ import torch
 
 from stoker.errors import ClosedError, ForkedError
 from stoker.loader.fetch import Batches, Job, Ticket, Windows
+from stoker.loader.source.interface import Reader
 
 _JOIN_S = 10.0
 _REVIEW_BATCHES = 16
@@ -57,11 +58,20 @@ class Stream:
     """An endless sequence of batches. One consumer; `close` ends the threads."""
 
     def __init__(
-        self, tickets: Iterator[Ticket], windows: Windows, batches: Batches, *, threads: int, depth: int, times: Times
+        self,
+        tickets: Iterator[Ticket],
+        windows: Windows,
+        batches: Batches,
+        *,
+        reader: Reader | None = None,
+        threads: int,
+        depth: int,
+        times: Times,
     ) -> None:
         self._tickets = tickets
         self._windows = windows
         self._batches = batches
+        self._reader = reader
         self._upcoming: deque[Ticket] = deque()
         """Tickets from the next to be taken on; the first `_handed - _taken` of them are being made."""
         self._made: dict[int, Any] = {}
@@ -197,7 +207,7 @@ class Stream:
             if number == self._taken:
                 self._out.notify()
 
-        return Job(lambda: self._batches.make(ticket, needed), done, "gather_s")
+        return Job(lambda: self._batches.make(ticket, needed, self._reader), done, "gather_s")
 
     def _run(self, job: Job | None) -> None:
         """Do a job without the lock; the caller holds it before and after."""
@@ -240,6 +250,8 @@ class Stream:
             self._made.clear()
             self._work.notify_all()
             self._out.notify_all()
+        if self._reader is not None:
+            self._reader.close()
         for thread in self._pool if join and not inside else ():
             if thread is not threading.current_thread():
                 thread.join(_JOIN_S)

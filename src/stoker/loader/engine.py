@@ -7,7 +7,7 @@ from stoker.errors import OtherSourceError, UsageError
 from stoker.loader import budget
 from stoker.loader.assemble import Pool
 from stoker.loader.deliver import Stream, Times
-from stoker.loader.fetch import Batches, OnError, Split, Windows
+from stoker.loader.fetch import Batches, OnError, Split, Windows, rows_ahead
 from stoker.loader.order import Order
 from stoker.loader.quality import Quality
 from stoker.loader.source.blocks import EvenBlocks
@@ -66,10 +66,16 @@ class SourceEngine:
             budget_bytes=self._memory_bytes,
             drops=self.source.row_bytes * len(self.source) > self._memory_bytes,
         )
+        reader = self.source.reader(
+            rows_ahead(self._order, self.split.tickets(epoch, position)),
+            memory_bytes=budget.ahead_bytes(self._memory_bytes),
+            threads=self._threads,
+        )
         self._stream = Stream(
             self.split.tickets(epoch, position),
             windows,
             self._batches,
+            reader=reader,
             threads=self._threads,
             depth=budget.depth(self.source.row_bytes * self.split.batch_size, self._memory_bytes),
             times=self._times,
@@ -131,6 +137,7 @@ class SourceEngine:
             window_blocks=self._order.window_blocks if self._shuffle else None,
             skipped_rows=self._batches.skipped_rows,
             skipped=tuple(self._batches.skipped),
+            remote=self.source.remote(),
         )
 
     def close(self) -> None:

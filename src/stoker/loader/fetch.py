@@ -12,7 +12,7 @@ import numpy as np
 from stoker.errors import DataError, MapError
 from stoker.loader.order import Order, Window
 from stoker.loader.source.blocks import Ints
-from stoker.loader.source.interface import Batch, Lease, Pick, Skipped, Source
+from stoker.loader.source.interface import BadRowsError, Batch, Lease, Pick, Place, Reader, Skipped, Source
 
 OnError = Literal["raise", "skip"]
 _SKIPPED_LISTED = 1000
@@ -98,6 +98,17 @@ class Job:
     run: Callable[[], Any]
     done: Callable[[Any], None]
     stage: Literal["gather_s", "load_s"] = "load_s"
+
+
+def rows_ahead(order: Order, tickets: Iterator[Ticket]) -> Iterator[tuple[Place, Ints]]:
+    """The rows of each coming batch, for a source that reads ahead."""
+    windows: dict[tuple[int, int], Window] = {}
+    for ticket in tickets:
+        epoch = order.epoch(ticket.epoch)
+        wanted = [(ticket.epoch, index) for index in range(epoch.find(ticket.start), epoch.find(ticket.stop - 1) + 1)]
+        windows = {key: windows.get(key) or epoch.window(key[1]) for key in wanted}
+        parts = [w.rows(max(ticket.start, w.start), min(ticket.stop, w.stop)) for w in windows.values()]
+        yield Place(order.seed, ticket.epoch, ticket.start), np.concatenate(parts)
 
 
 class Windows:
@@ -218,36 +229,43 @@ class Batches:
         self._map = map
         self._seen = seen
         self._bad_blocks: set[int] = set()
+        self._bad_rows: set[int] = set()
         self.skipped: list[Skipped] = list(source.skipped)
         self.skipped_rows = sum(skipped.rows for skipped in source.skipped)
 
-    def make(self, ticket: Ticket, windows: list[Ready]) -> Any:
+    def make(self, ticket: Ticket, windows: list[Ready], reader: Reader | None = None) -> Any:
         """The batch, or None if every row of it had to be left out."""
         pick = self._pick(ticket, windows)
         if pick.held:
             pick = self._without_failed(pick, windows)
-        if not len(pick.rows):
+        batch = None
+        while batch is None and len(pick.rows):
+            try:
+                batch = (reader or self._source).gather(pick, self._lease)
+            except BadRowsError as error:
+                pick = self._without_bad(pick, error)
+        if batch is None:
             return None
         self._seen(pick.rows)
-        batch = self._source.gather(pick, self._lease)
         return batch if self._map is None else self._mapped(batch, ticket, pick)
 
     def _pick(self, ticket: Ticket, windows: list[Ready]) -> Pick:
-        parts, slots, held = [], 0, []
+        parts, slots, held, place = [], 0, [], Place()
         for ready in windows:
             if ready.error is not None:
                 raise ready.error
             window = ready.window
             assert window is not None
             start, stop = max(ticket.start, window.start), min(ticket.stop, window.stop)
+            place = Place(window.seed, ticket.epoch, ticket.start)
             slot, inner = window.place(start, stop)
             parts.append((window.first[slot] + inner, slot + slots, inner))
             slots += len(window.blocks)
             held += ready.held
         if len(parts) == 1:
-            return Pick(*parts[0], held)
+            return Pick(*parts[0], held, place)
         rows, slot, inner = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return Pick(rows, slot, inner, held)
+        return Pick(rows, slot, inner, held, place)
 
     def _without_failed(self, pick: Pick, windows: list[Ready]) -> Pick:
         used = np.unique(pick.slot)
@@ -261,6 +279,19 @@ class Batches:
             self._note(pick, slot)
         keep = ~np.isin(pick.slot, failed)
         self.skipped_rows += int((~keep).sum())
+        return pick.where(keep)
+
+    def _without_bad(self, pick: Pick, bad: BadRowsError) -> Pick:
+        if self._on_error == "raise":
+            raise next(iter(bad.errors.values())) from None
+        for at, error in bad.errors.items():
+            row = int(pick.rows[at])
+            if row not in self._bad_rows and len(self.skipped) < _SKIPPED_LISTED:
+                self._bad_rows.add(row)
+                self.skipped.append(Skipped(*self._source.locate(row), 1, error.reason))
+        keep = np.ones(len(pick.rows), bool)
+        keep[list(bad.errors)] = False
+        self.skipped_rows += len(bad.errors)
         return pick.where(keep)
 
     def _note(self, pick: Pick, slot: int) -> None:

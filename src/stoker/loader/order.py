@@ -130,8 +130,11 @@ def _permutation(n: int, *key: int) -> Permutation:
 class Window:
     """The blocks mixed together at a time, and the order of their rows."""
 
-    def __init__(self, index: int, start: int, blocks: Ints, table: Blocks, permutation: Permutation | None) -> None:
+    def __init__(
+        self, index: int, start: int, blocks: Ints, table: Blocks, permutation: Permutation | None, seed: int = 0
+    ) -> None:
         self.index = index
+        self.seed = seed
         self.start = start
         """The epoch's position at which the window begins."""
         self.blocks = blocks
@@ -200,7 +203,7 @@ class Epoch:
             )
         rows = int(order.blocks.sizes(blocks).sum())
         mixed = _permutation(rows, order.seed, self.number, _ROWS, index) if order.shuffle else None
-        return Window(index, self.start(index), blocks, order.blocks, mixed)
+        return Window(index, self.start(index), blocks, order.blocks, mixed, order.seed)
 
 
 class Order:
