@@ -8,17 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from stoker.errors import ClosedError, ForkedError
+from stoker.loader.cores import use_one_core
 from stoker.loader.fetch import Batches, Job, Ticket, Windows
 from stoker.loader.source.interface import Reader
 
 _JOIN_S = 10.0
 _REVIEW_BATCHES = 16
 """How often concurrency and depth are reconsidered."""
-
-_setting_threads = threading.Lock()
 
 
 @dataclass(slots=True)
@@ -41,17 +38,6 @@ class Times:
 @dataclass(frozen=True, slots=True)
 class _Failure:
     error: BaseException
-
-
-def _use_one_core() -> None:
-    """Keep torch's own thread pool out of the calling thread: the loader's threads are the parallelism here."""
-    with _setting_threads:
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        # The number for threads that torch has not met yet is process-wide: a throw-away thread puts it back.
-        restore = threading.Thread(target=torch.set_num_threads, args=(before,))
-        restore.start()
-        restore.join()
 
 
 class Stream:
@@ -227,7 +213,7 @@ class Stream:
 
     def serve(self, number: int) -> None:
         """A thread's life."""
-        _use_one_core()
+        use_one_core()
         with self._lock:
             while not self._closed:
                 job = self._job() if number < self.threads else None

@@ -1,6 +1,5 @@
 """`stoker.Loader`: epochs, state and figures, over an engine that makes the batches."""
 
-import os
 import time
 import warnings
 import weakref
@@ -8,11 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, Self
 
 from stoker.errors import ClosedError, NoDataError, OtherSourceError, UsageError
-from stoker.loader import budget, ranks
+from stoker.loader import budget, cores, ranks
 from stoker.loader.engine import Shuffle, SourceEngine
 from stoker.loader.fetch import OnError, Split
 from stoker.loader.source.interface import Batch, Source
 from stoker.loader.stats import Stats
+from stoker.loader.units import parse_bytes
 
 STATE_VERSION = 1
 
@@ -114,9 +114,9 @@ class Loader:
             _split(len(data), batch_size, drop_last, self.rank, self.world_size),
             shuffle=shuffle,
             seed=seed,
-            memory_bytes=budget.parse_bytes(memory),
+            memory_bytes=parse_bytes(memory),
             window=window,
-            threads=_cores() if threads is None else threads,
+            threads=cores.count() if threads is None else threads,
             on_error=on_error,
             map=map,
         )
@@ -255,10 +255,6 @@ class _Pass:
 def _check(name: str, value: Any, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise UsageError(f"{name} is {value!r}; expected a whole number from {least} on")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _split(rows: int, batch_size: int, drop_last: bool, rank: int, world_size: int) -> Split:

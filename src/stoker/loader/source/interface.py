@@ -44,6 +44,9 @@ class Place(NamedTuple):
     position: int = 0
 
 
+_START = Place()
+
+
 @dataclass(slots=True)
 class Pick:
     """The rows of one batch, in order. Row i is row `inner[i]` of the block that `held[slot[i]]` is."""
@@ -52,7 +55,7 @@ class Pick:
     slot: Ints
     inner: Ints
     held: Sequence[Any] = field(default_factory=list)
-    place: Place = Place()
+    place: Place = _START
 
     def where(self, keep: np.ndarray[Any, np.dtype[np.bool_]]) -> "Pick":
         """Only the rows for which `keep` is true."""
