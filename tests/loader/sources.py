@@ -132,4 +132,7 @@ KINDS: dict[str, Callable[[Path, Sequence[int]], Source]] = {
     "remote images": remote_images,
 }
 
-__all__ = ["KINDS", "check", "npy", "records", "stoker"]
+SLOW = ("images", "remote images")
+"""Kinds with a file for each row: the laws run over them with fewer examples (test_slow_laws.py)."""
+
+__all__ = ["KINDS", "SLOW", "check", "npy", "records", "stoker"]

@@ -3,10 +3,10 @@
 import threading
 from collections import deque
 from collections.abc import Iterator
-from itertools import chain
 
 import numpy as np
 
+from stoker.errors import ClosedError
 from stoker.loader.cache import Cache
 from stoker.loader.source.blocks import Ints
 from stoker.loader.source.interface import Place
@@ -44,7 +44,10 @@ class Ahead:
         """Wants that have not been asked for, in order."""
         self._ahead = 0
         self._ahead_bytes = 0
+        self._handed: set[Want] = set()
+        """Wants that somebody has, and may wait for."""
         self._hungry = True
+        self._closed = False
         self._batch_rows = 0
         self._broken: Exception | None = None
         self._transfer = Transfer(remote, manifest, cache, limit=limit, counters=counters, supply=self._supply)
@@ -54,16 +57,20 @@ class Ahead:
         with self._lock:
             while place not in self._planned and self._broken is None and not self._passed(place):
                 self._plan()
-            if self._broken is not None:
+            if self._broken is not None and place not in self._planned:
                 raise self._broken
             wants = self._planned.pop(place, None)
         if wants is None or not np.array_equal([want.row for want in wants], rows):
             wants = [self._want(row) for row in rows.tolist()]
             with self._lock:
                 self._ahead += len(wants)
+        with self._lock:
+            self._handed.update(wants)
         for want in wants:
             if not want.issued and not want.done:
                 self._transfer.hurry(want)
+        if self._closed:
+            self._abandon()
         return wants
 
     def _passed(self, place: Place) -> bool:
@@ -74,6 +81,7 @@ class Ahead:
         """An object was used up; its memory is free for another one."""
         want.data = None
         with self._lock:
+            self._handed.discard(want)
             self._ahead -= 1
             self._ahead_bytes -= want.nbytes
             want.nbytes = 0
@@ -84,14 +92,28 @@ class Ahead:
     def again(self, want: Want) -> Want:
         """Ask anew for an object whose file in the cache was bad."""
         fresh = Want(want.row, 0)
+        with self._lock:
+            self._handed.add(fresh)
+            self._ahead += 1
         self._transfer.hurry(fresh)
+        if self._closed:
+            self._abandon()
         return fresh
 
     def close(self) -> None:
         """End all requests."""
         # A garbage collection can call this from inside the lock, for which the requests' thread may wait.
         inside = self._lock._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001
+        self._closed = True
         self._transfer.close(join=not inside)
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Nobody brings what is still waited for; tell those who wait."""
+        with self._lock:
+            wants = [want for want in self._handed if not want.done]
+        for want in wants:
+            want.finish(error=ClosedError("the loader was closed while it waited for an object"))
 
     def _supply(self) -> Want | None:
         """The next object to ask for; None if there is none, or no room."""
@@ -139,8 +161,3 @@ class Ahead:
         if known or empty is not None:
             want.finish(error=empty)
         return want
-
-    def pending(self) -> int:
-        """Objects asked for or arrived, and not used."""
-        with self._lock:
-            return sum(not want.done for want in chain(*self._planned.values()))

@@ -17,6 +17,8 @@ from stoker.loader.source.interface import BadRowsError, Batch, Lease, Pick
 from stoker.loader.source.manifest import Manifest
 from stoker.loader.source.objects import Objects, Take
 
+_THREADS = "stoker-decode"
+
 
 class ImageReader:
     """Decodes batches, each by as many threads as there are cores, straight into the batch's buffer."""
@@ -25,7 +27,7 @@ class ImageReader:
         self._manifest, self._labels, self._decoder, self._objects = manifest, labels, decoder, objects
         self._threads = threads
         self._closed = False
-        self._pool = ThreadPoolExecutor(threads, "stoker-decode", initializer=use_one_core) if threads > 1 else None
+        self._pool = ThreadPoolExecutor(threads, _THREADS, initializer=use_one_core) if threads > 1 else None
         self._buffers = threading.local()
 
     def gather(self, pick: Pick, lease: Lease) -> Batch:
@@ -63,7 +65,9 @@ class ImageReader:
         self._closed = True
         self._objects.close()
         if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            # A garbage collection can call this in one of the pool's own threads.
+            inside = threading.current_thread().name.startswith(_THREADS)
+            self._pool.shutdown(wait=not inside, cancel_futures=True)
 
 
 class _Work:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from stoker.errors import UsageError
 from stoker.loader.cache import Cache, Shelf
 from stoker.loader.source.ahead import Ahead
 from stoker.loader.source.blocks import EvenBlocks, Ints
@@ -18,6 +19,8 @@ from stoker.loader.source.limit import Limit
 from stoker.loader.source.manifest import Manifest, short_digest
 from stoker.loader.source.objects import LocalObjects, Objects, RemoteObjects
 from stoker.loader.source.remote import Remote
+from stoker.loader.source.stage import STAGE_BYTES, Staged, batches, reserve, stage
+from stoker.loader.source.subset import Part, Subset, choose
 from stoker.loader.source.transfer import Counters
 
 
@@ -42,6 +45,8 @@ class ImageSource(Source):
         self._cache: Cache | None = None
         self._shelf: Shelf | None = None
         self._cache_bytes = 0
+        self.staged: Staged | None = None
+        """What `stage` did, for a source that it returned."""
         self._limit, self._counters = Limit(requests), Counters()
         self.blocks = EvenBlocks(len(manifest), 1)
         self.fields = (
@@ -66,16 +71,43 @@ class ImageSource(Source):
     def _objects(self, ahead: Iterator[tuple[Place, Ints]], memory_bytes: int) -> Objects:
         if self._remote is None:
             return LocalObjects(self.manifest)
-        found = Ahead(
+        return RemoteObjects(self._ahead(ahead, memory_bytes), self._cache)
+
+    def stage(self, subset: Part = None, *, seed: int = 0, samples_per_s: float | None = None) -> "ImageSource":
+        """Copy a subset into the cache ahead of time, and return it as a source of its own.
+
+        `subset` is a share (0.1), a number of images (5000) or a list of classes; the same `seed` chooses the same
+        images everywhere. What is there already is verified and not copied again. Progress, size, time and the
+        break-even are told on stderr, and kept as `staged` of the source that is returned. `samples_per_s`, what the
+        training can use, makes the break-even one for that training.
+        """
+        if self._remote is None or self._shelf is None or self._cache is None:
+            raise UsageError("stage copies from a store into a cache; open the whole source with cache='directory'")
+        rows = choose(self.manifest, Subset(subset, seed))
+        self._cache.keep = reserve(self._shelf, self.manifest, rows, Subset(subset, seed), self._cache_bytes)
+        ahead = self._ahead(batches(rows), STAGE_BYTES)
+        try:
+            staged = stage(rows, self.manifest, self._cache, ahead, self._shelf.root, samples_per_s)
+        finally:
+            ahead.close()
+        part = ImageSource(
+            self.manifest.take(rows), self.labels[rows], self.classes, decoder=self.decoder, remote=self._remote
+        )
+        part._cache = Cache(self._shelf, part.manifest, np.ones(len(rows), bool))
+        part.staged = staged
+        return part
+
+    def _ahead(self, along: Iterator[tuple[Place, Ints]], memory_bytes: int) -> Ahead:
+        assert self._remote is not None
+        return Ahead(
             self._remote,
             self.manifest,
             self._cache,
-            ahead,
+            along,
             limit=self._limit,
             counters=self._counters,
             budget_bytes=memory_bytes,
         )
-        return RemoteObjects(found, self._cache)
 
     def gather(self, pick: Pick, lease: Lease) -> Batch:
         """A batch on its own, without reading ahead."""

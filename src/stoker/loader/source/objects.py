@@ -77,7 +77,11 @@ class RemoteObjects:
                 assert self._cache is not None
                 data = self._cache.read(want.row, buffer)
                 if data is None:  # it was there, and is not, or is not what it should be
-                    data = self._ahead.again(want).wait()
+                    fresh = self._ahead.again(want)
+                    try:
+                        data = fresh.wait()
+                    finally:
+                        self._ahead.used(fresh)
             return data
         finally:
             self._ahead.used(want)
