@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import UsageError
+from stoker.loader.scratch import Scratch
 from stoker.loader.source.blocks import Ints
 from stoker.loader.source.manifest import Manifest, short_digest
 
@@ -201,19 +202,17 @@ class Cache:
         unknown = rows[self._here[rows] == 0]
         return np.array([row for row in unknown.tolist() if not self.has(row)], np.int64)
 
-    def read(self, row: int, buffer: bytearray) -> memoryview | None:
-        """The object's bytes, in `buffer`, which may grow; None if it is not there, or not what it should be."""
+    def read(self, row: int, scratch: Scratch) -> memoryview | None:
+        """The object's bytes, in scratch memory; None if it is not there, or not what it should be."""
         size = int(self._manifest.sizes[row])
-        if len(buffer) < size + _FOOTER.size + 1:
-            buffer.extend(bytes(size + _FOOTER.size + 1 - len(buffer)))
-        view = memoryview(buffer)
+        view = scratch.room(size + _FOOTER.size + 1)
         try:
             file = os.open(self.path(row), os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._here[row] = 0
             return None
         try:
-            count = os.readv(file, [view[: size + _FOOTER.size + 1]])
+            count = os.readv(file, [view])
         except OSError:
             count = -1
         finally:

@@ -1,7 +1,6 @@
 """One image from bytes into its place in a batch. Releases the GIL where time goes: in the decoders and the resize."""
 
 import io
-import threading
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from stoker.errors import CorruptError, MissingExtraError, StokerError
+from stoker.loader.scratch import of_thread
 from stoker.loader.source.augment import Crop, box, is_mirrored, least, scaled
 
 PIXELS_MOST = 1 << 28
@@ -19,7 +19,6 @@ SCALES_FROM = 2
 """libjpeg decodes at 1/2, 1/4 and 1/8 faster than whole; at 5/8 it is slower than decoding whole and resizing."""
 
 _JPEG = b"\xff\xd8"
-_scratch = threading.local()
 
 
 class Decoder:
@@ -62,19 +61,11 @@ class Decoder:
             min_height=least(height, h, self.size[0]),
             min_width=least(width, w, self.size[1]),
             min_factor=SCALES_FROM,
-            buffer=_room(height * width * 3),
+            buffer=of_thread("decode").room(height * width * 3),
         )
         y, y_stop = scaled(top, h, height, image.shape[0])
         x, x_stop = scaled(left, w, width, image.shape[1])
         return image, (y, x, y_stop - y, x_stop - x)
-
-
-def _room(nbytes: int) -> bytearray:
-    """Memory that the calling thread decodes into, over and over: fresh pages cost more than the copy out of them."""
-    found: bytearray | None = getattr(_scratch, "buffer", None)
-    if found is None or len(found) < nbytes:
-        found = _scratch.buffer = bytearray(nbytes)
-    return found
 
 
 def _pillow(data: Any) -> np.ndarray[Any, Any]:

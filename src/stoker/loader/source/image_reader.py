@@ -10,6 +10,7 @@ import torch
 
 from stoker.errors import ClosedError, DataError
 from stoker.loader.cores import use_one_core
+from stoker.loader.scratch import of_thread
 from stoker.loader.source import augment
 from stoker.loader.source.blocks import Ints
 from stoker.loader.source.decode import Decoder
@@ -28,7 +29,6 @@ class ImageReader:
         self._threads = threads
         self._closed = False
         self._pool = ThreadPoolExecutor(threads, _THREADS, initializer=use_one_core) if threads > 1 else None
-        self._buffers = threading.local()
 
     def gather(self, pick: Pick, lease: Lease) -> Batch:
         """The images of a batch, their labels and keys."""
@@ -55,10 +55,7 @@ class ImageReader:
         """One image."""
         if self._closed:
             raise ClosedError("the loader was closed while a batch was made")
-        buffer = getattr(self._buffers, "buffer", None)
-        if buffer is None:
-            buffer = self._buffers.buffer = bytearray()
-        self._decoder.into(out, take(at, buffer), self._manifest.address(row), numbers)
+        self._decoder.into(out, take(at, of_thread("read")), self._manifest.address(row), numbers)
 
     def close(self) -> None:
         """End the threads."""

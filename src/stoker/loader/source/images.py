@@ -19,7 +19,7 @@ from stoker.loader.source.limit import Limit
 from stoker.loader.source.manifest import Manifest, short_digest
 from stoker.loader.source.objects import LocalObjects, Objects, RemoteObjects
 from stoker.loader.source.remote import Remote
-from stoker.loader.source.stage import STAGE_BYTES, Staged, batches, reserve, stage
+from stoker.loader.source.stage import Staged, reserve, stage
 from stoker.loader.source.subset import Part, Subset, choose
 from stoker.loader.source.transfer import Counters
 
@@ -38,6 +38,7 @@ class ImageSource(Source):
         decoder: Decoder,
         remote: Remote | None = None,
         requests: int | None = None,
+        hedge: bool = True,
     ) -> None:
         self.manifest, self.labels, self.classes = manifest, labels, classes
         self.decoder = decoder
@@ -47,7 +48,7 @@ class ImageSource(Source):
         self._cache_bytes = 0
         self.staged: Staged | None = None
         """What `stage` did, for a source that it returned."""
-        self._limit, self._counters = Limit(requests), Counters()
+        self._limit, self._counters = Limit(requests, hedge=hedge), Counters()
         self.blocks = EvenBlocks(len(manifest), 1)
         self.fields = (
             Field("image", np.dtype(np.uint8), (3, *decoder.size)),
@@ -85,11 +86,7 @@ class ImageSource(Source):
             raise UsageError("stage copies from a store into a cache; open the whole source with cache='directory'")
         rows = choose(self.manifest, Subset(subset, seed))
         self._cache.keep = reserve(self._shelf, self.manifest, rows, Subset(subset, seed), self._cache_bytes)
-        ahead = self._ahead(batches(rows), STAGE_BYTES)
-        try:
-            staged = stage(rows, self.manifest, self._cache, ahead, self._shelf.root, samples_per_s)
-        finally:
-            ahead.close()
+        staged = stage(rows, self.manifest, self._cache, self._ahead, self._shelf.root, samples_per_s)
         part = ImageSource(
             self.manifest.take(rows), self.labels[rows], self.classes, decoder=self.decoder, remote=self._remote
         )

@@ -19,8 +19,9 @@ _HEDGE_KNOWN = 32
 class Limit:
     """Finds the number of requests in flight. Not locked: one thread asks and tells."""
 
-    def __init__(self, fixed: int | None = None) -> None:
+    def __init__(self, fixed: int | None = None, *, hedge: bool = True) -> None:
         self._fixed = fixed
+        self._hedges = hedge
         self.now = fixed or START
         self._latencies: deque[float] = deque(maxlen=_LATENCIES)
         self._begun_s: float | None = None
@@ -40,7 +41,7 @@ class Limit:
             return
         self._done += 1
         if self._done >= max(_HEDGE_KNOWN, 2 * self.now):
-            self._hedge_s = self._tail_s()
+            self._hedge_s = self._tail_s() if self._hedges else None
             if self._fixed is None and self._full:
                 self._review(self._done / max(1e-6, now_s - self._begun_s))
             self._begun_s, self._done, self._full = now_s, 0, True

@@ -6,14 +6,15 @@ from typing import Any, Protocol
 
 from stoker.errors import EmptyFileError, TruncatedError, VanishedError
 from stoker.loader.cache import Cache
+from stoker.loader.scratch import Scratch
 from stoker.loader.source.ahead import Ahead
 from stoker.loader.source.blocks import Ints
 from stoker.loader.source.interface import Place
 from stoker.loader.source.manifest import Manifest
 from stoker.loader.source.transfer import Want
 
-Take = Callable[[int, bytearray], Any]
-"""Gives the bytes of a batch's i-th image; may use the buffer, and enlarge it."""
+Take = Callable[[int, Scratch], Any]
+"""Gives the bytes of a batch's i-th image, in the scratch memory or not."""
 
 
 class Objects(Protocol):
@@ -34,19 +35,17 @@ class LocalObjects:
 
     def batch(self, place: Place, rows: Ints) -> Take:
         """What reads the batch's files."""
-        return lambda at, buffer: self._read(int(rows[at]), buffer)
+        return lambda at, scratch: self._read(int(rows[at]), scratch)
 
-    def _read(self, row: int, buffer: bytearray) -> memoryview:
+    def _read(self, row: int, scratch: Scratch) -> memoryview:
         path, size = self._manifest.address(row), int(self._manifest.sizes[row])
-        if len(buffer) < size + 1:
-            buffer.extend(bytes(size + 1 - len(buffer)))
-        view = memoryview(buffer)
+        view = scratch.room(size + 1)
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise VanishedError(path, f"the file cannot be opened any more ({error.strerror})") from error
         try:
-            got = os.readv(file, [view[: size + 1]])
+            got = os.readv(file, [view])
         finally:
             os.close(file)
         if not got:
@@ -68,14 +67,14 @@ class RemoteObjects:
     def batch(self, place: Place, rows: Ints) -> Take:
         """What waits for the batch's objects."""
         wants = self._ahead.batch(place, rows)
-        return lambda at, buffer: self._take(wants[at], buffer)
+        return lambda at, scratch: self._take(wants[at], scratch)
 
-    def _take(self, want: Want, buffer: bytearray) -> Any:
+    def _take(self, want: Want, scratch: Scratch) -> Any:
         try:
             data = want.wait()
             while data is None:
                 assert self._cache is not None
-                data = self._cache.read(want.row, buffer)
+                data = self._cache.read(want.row, scratch)
                 if data is None:  # it was there, and is not, or is not what it should be
                     fresh = self._ahead.again(want)
                     try:

@@ -38,6 +38,7 @@ def open_images(
     cache: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
     requests: int | None = None,
+    hedge: bool = True,
     timeout_s: float = 30.0,
     retries: int = 8,
     relist: bool = False,
@@ -58,7 +59,7 @@ def open_images(
     remote = Remote(address, timeout_s=timeout_s, retries=retries, options=store_options)
     shelf = None if cache is None else Shelf(cache, address)
     manifest, fresh = _listing(remote, shelf, labels, relist)
-    source = _source(manifest, labels, on_error, decoder=decoder, remote=remote, requests=requests)
+    source = _source(manifest, labels, on_error, decoder=decoder, remote=remote, requests=requests, hedge=hedge)
     if shelf is not None:
         budget = None if cache_bytes is None else parse_bytes(cache_bytes, "cache_bytes")
         source.attach(shelf, *_shelve(shelf, source.manifest, budget, fresh))

@@ -3,7 +3,8 @@
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from stoker.errors import UnsafeError, UsageError
 from stoker.loader.cache import Cache, Shelf, disk_bytes, kept
+from stoker.loader.scratch import Scratch
 from stoker.loader.source.ahead import Ahead
 from stoker.loader.source.blocks import Ints
 from stoker.loader.source.interface import Place
@@ -22,6 +24,9 @@ from stoker.loader.source.subset import Subset, choose
 
 STAGE_BYTES = 256 << 20
 """What may be under way, or arrived and not written."""
+Reads = Callable[[Iterator[tuple[Place, Ints]], int], Ahead]
+"""Starts reading along an order, within a number of bytes."""
+
 _CHUNK = 64
 _PROBED = 256
 """Local reads that are timed for the break-even."""
@@ -85,7 +90,7 @@ def reserve(shelf: Shelf, manifest: Manifest, rows: Ints, subset: Subset, budget
 
 
 def stage(
-    rows: Ints, manifest: Manifest, cache: Cache, ahead: Ahead, directory: Path, samples_per_s: float | None
+    rows: Ints, manifest: Manifest, cache: Cache, reads: Reads, directory: Path, samples_per_s: float | None
 ) -> Staged:
     """Copy what is not there, verify what is."""
     begin = time.perf_counter()
@@ -96,7 +101,7 @@ def stage(
     if part and disk_bytes(part) > free:
         raise UnsafeError(f"{_mb(disk_bytes(part))} are to be staged in {directory}, where {_mb(free)} are free")
     _tell(f"staging {len(rows):,} images ({_mb(int(manifest.sizes[rows].sum()))}) in {directory}: {len(there):,} there")
-    copied_s = _copy(rows, set(lacking.tolist()), manifest, ahead, todo_bytes) if part else 0.0
+    copied_s = _copy(lacking, manifest, reads, todo_bytes) if part else 0.0
     if cache.off is not None:
         raise UnsafeError(f"staging stopped: {cache.off}")
     rate = len(lacking) / copied_s if len(lacking) else None
@@ -122,16 +127,16 @@ def stage(
 
 def _verified(rows: Ints, cache: Cache) -> tuple[list[int], Ints]:
     """Rows whose file is there and right, and the others."""
-    buffer = bytearray()
-    there = [row for row in rows.tolist() if cache.has(row) and cache.read(row, buffer) is not None]
+    scratch = Scratch()
+    there = [row for row in rows.tolist() if cache.has(row) and cache.read(row, scratch) is not None]
     return there, np.setdiff1d(rows, np.array(there, np.int64))
 
 
-def _copy(rows: Ints, lacking: set[int], manifest: Manifest, ahead: Ahead, todo_bytes: int) -> float:
+def _copy(rows: Ints, manifest: Manifest, reads: Reads, todo_bytes: int) -> float:
     """Wait for every object in turn; the requests run ahead. Returns the time it took."""
     begin = last = time.perf_counter()
     done_bytes, estimated = 0, False
-    with _progress() as progress:
+    with _progress() as progress, closing(reads(batches(rows), STAGE_BYTES)) as ahead:
         bar = progress.add_task("staging", total=todo_bytes)
         for place, piece in batches(rows):
             for want in ahead.batch(place, piece):
@@ -139,7 +144,7 @@ def _copy(rows: Ints, lacking: set[int], manifest: Manifest, ahead: Ahead, todo_
                     want.wait()
                 finally:
                     ahead.used(want)
-            done_bytes += sum(int(manifest.sizes[row]) for row in piece.tolist() if row in lacking)
+            done_bytes += int(manifest.sizes[piece].sum())
             progress.update(bar, completed=done_bytes)
             now = time.perf_counter()
             if done_bytes and (not estimated or now - last > _LINE_EVERY_S) and not progress.console.is_terminal:
@@ -164,10 +169,10 @@ def _progress() -> Progress:
 
 
 def _local_rate(rows: Ints, cache: Cache) -> float:
-    buffer, begin = bytearray(), time.perf_counter()
+    scratch, begin = Scratch(), time.perf_counter()
     some = rows[:: max(1, len(rows) // _PROBED)].tolist()
     for row in some:
-        cache.read(row, buffer)
+        cache.read(row, scratch)
     return len(some) / max(1e-9, time.perf_counter() - begin)
 
 
