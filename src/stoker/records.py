@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cache
 from typing import Any, Literal, TypeVar
 
@@ -38,6 +39,275 @@ PhaseName = Literal[
 ]
 
 
+# ---- what was observed -----------------------------------------------------------------------------------
+
+
+class Kind(IntEnum):
+    """What a span of the main thread's time is. An event's code is `kind << 1 | ended`, its argument above `ARG`."""
+
+    ITER = 1  # a loader's __iter__: workers start here; argument: the loader
+    NEXT = 2  # waiting for a batch; argument: the loader
+    EXHAUSTED = 3  # the end of a NEXT that brought no batch; argument: the loader
+    COPY = 4  # host to device
+    FORWARD = 5  # outermost call of a module that has parameters
+    LOSS = 6  # outermost call of a module that has none
+    BACKWARD = 7
+    OPTIMIZER = 8  # argument: the optimizer
+    ZERO = 9
+    SYNC = 10  # the host waits for the device
+    NO_GRAD = 11  # a section, not a phase: what it holds decides
+    SAVE = 12
+    LOG = 13
+    GC = 14
+    RETIRE = 15  # a loader stops its workers
+    EXIT = 16  # the script's own code has ended
+    PROBE = 17  # Stoker's own experiments: cut out of the run's time
+
+
+ARG = 8
+"""The bit from which an event's code holds its argument."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A place the sampler saw: the user's line, and the innermost function below it."""
+
+    file: str
+    line: int
+    function: str
+    leaf: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderFacts:
+    """A loader as the script configured it. `length` is in batches, None if it has none."""
+
+    loader: int
+    kind: str
+    dataset: str
+    length: int | None
+    samples: int | None
+    batch_size: int | None
+    num_workers: int
+    prefetch_factor: int | None
+    pin_memory: bool
+    persistent_workers: bool
+    shuffled: bool
+    start_method: str | None
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An epoch that was let end early: `batches` were delivered of `length`."""
+
+    loader: int
+    batches: int
+    length: int | None
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One process that trained: its events and samples, as columns of equal length. Times are of one clock."""
+
+    pid: int
+    rank: int | None
+    start_ns: int
+    end_ns: int
+    times_ns: tuple[int, ...]
+    codes: tuple[int, ...]
+    sample_times_ns: tuple[int, ...]
+    sample_lines: tuple[int, ...]
+    lines: tuple[Line, ...]
+    loaders: tuple[LoaderFacts, ...]
+    cuts: tuple[Cut, ...]
+    notes: tuple[str, ...]
+    device: str | None
+    device_busy_ns: int | None
+    device_peak_bytes: int | None
+    epochs_planned: int | None
+    module_calls: int
+    own_ns: int | None
+    event_ns: int | None
+    call_ns: int | None
+    batch_samples: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBatch:
+    """One batch as its worker made it. `blocked_s` is wall minus CPU minus waiting for a core: files and sockets."""
+
+    begin_ns: int
+    end_ns: int
+    samples: int
+    fetch_s: float
+    collate_s: float
+    send_s: float
+    user_s: float
+    system_s: float
+    blocked_s: float
+    queued_s: float
+    major_faults: int
+    minor_faults: int
+    read_bytes: int
+    disk_bytes: int
+    sent_bytes: int
+    tensors: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTrack:
+    """One worker process, or the main thread where it makes its batches itself (`worker` is then None)."""
+
+    pid: int
+    worker: int | None
+    loader: int | None
+    start_ns: int
+    end_ns: int
+    batches: tuple[WorkerBatch, ...]
+    sample_lines: tuple[int, ...]
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """The machine at one moment. Rates are since the meter before; what could not be read is None."""
+
+    time_ns: int
+    cpu_s: Mapping[str, float]  # per process of the run, since its start
+    private_bytes: Mapping[str, int]
+    rss_bytes: Mapping[str, int]
+    shm_bytes: int | None
+    free_bytes: int | None
+    running: float | None  # processes that want a core
+    throttled_s: float | None
+    disk_read_bytes: int | None
+    disk_write_bytes: int | None
+    net_received_bytes: int | None
+    net_sent_bytes: int | None
+    device_busy_share: float | None
+    device_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the run had at its disposal."""
+
+    cores: int
+    quota_cores: float | None
+    ram_bytes: int
+    shm_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Everything that was seen of one run. The main track is the one that trained most."""
+
+    run: str
+    command: tuple[str, ...]
+    started_s: float
+    start_ns: int
+    end_ns: int
+    exit_code: int | None
+    whole: bool
+    interrupted: bool
+    attached: bool
+    ended_by_doctor: bool
+    trouble: tuple[str, ...]
+    tracks: tuple[Track, ...]
+    workers: tuple[WorkerTrack, ...]
+    meters: tuple[Meter, ...]
+    machine: Machine
+
+
+# ---- what it amounts to ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One pass of the training loop. `seconds` leaves out validation, checkpoints and the first batch's wait."""
+
+    start_ns: int
+    end_ns: int
+    epoch: int
+    is_first: bool
+    seconds: float
+    parts: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One iteration over one loader. `is_whole` means that it ended by itself, `is_train` that it trained."""
+
+    loader: int
+    is_train: bool
+    start_ns: int
+    end_ns: int
+    first_batch_s: float
+    wait_s: float
+    batch_s: float | None  # from one batch to the next, once those made ahead are used up
+    batches: int
+    length: int | None
+    is_whole: bool
+    is_cut: bool
+    retire_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spike:
+    """Steps much longer than the others. `period` is in steps, None if they come without one."""
+
+    count: int
+    seconds: float
+    period: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """The part of a run in which steps are alike. `drift_share` is how much they grew from its start to its end."""
+
+    warmup_steps: int
+    steps: tuple[int, ...]
+    step_s: "Spread"
+    mean_step_s: float
+    drift_share: float | None
+    spikes: Spike | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderWait:
+    """How long the main thread waited for one loader. `role` is train, validation or other."""
+
+    facts: LoaderFacts
+    role: str
+    passes: int
+    batches: int
+    wait_s: float
+    first_batch_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """All of a run's wall time, named. Phases sum to it."""
+
+    wall_s: float
+    startup_s: float
+    phases: tuple["Phase", ...]
+    unaccounted_share: float
+    hot_lines: tuple["HotLine", ...]
+    steps: tuple[Step, ...]
+    passes: tuple[Pass, ...]
+    steady: Steady | None
+    loaders: tuple[LoaderWait, ...]
+    between_s: tuple[float, ...]
+    checkpoint_s: tuple[float, ...]
+    optimizer_steps: int
+    syncs: int
+    events: int
+
+
 # ---- the doctor ------------------------------------------------------------------------------------------
 
 
@@ -61,12 +331,13 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class HotLine:
-    """A line of the user's own code and the share of wall time spent below it."""
+    """A line of the user's own code, the share of wall time spent below it, and the phase that was mostly in."""
 
     file: str
     line: int
     function: str
     share: float
+    phase: PhaseName
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +417,34 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """The largest part of a steady step. `gain_max` is the speed-up if it vanished; None for the model's own work."""
+
+    part: str
+    share: float
+    seconds: float
+    gain_max: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MachineUse:
+    """How the run used the machine. CPU shares are of the cores it may use: 1 means that none was idle for it."""
+
+    cores: int
+    quota_cores: float | None
+    ram_bytes: int
+    cpu_share: float | None
+    main_cpu_share: float | None
+    workers_cpu_share: float | None
+    running_mean: float | None
+    throttled_s: float | None
+    disk_read_bytes_per_s: float | None
+    disk_write_bytes_per_s: float | None
+    net_received_bytes_per_s: float | None
+    net_sent_bytes_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """What `stoker doctor --json` writes; its keys are a contract."""
 
@@ -169,6 +468,14 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     verdict: str | None
     overhead_share: float | None
+    step_phases: tuple[Phase, ...]  # of a mean steady step; their shares sum to one
+    bound: Bound | None
+    warmup_steps: int | None
+    drift_share: float | None
+    spikes: Spike | None
+    loaders: tuple[LoaderWait, ...]
+    machine: MachineUse
+    notes: tuple[str, ...]
 
 
 # ---- tune ------------------------------------------------------------------------------------------------
@@ -194,6 +501,32 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """Seconds a sample in each steady window of one reference process and of one candidate process."""
+
+    reference_s: tuple[float, ...]
+    candidate_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A ratio of rates, candidate over reference, with its 95 % interval; above 1 is faster."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the rounds so far say. A decision of None means that more rounds are needed."""
+
+    interval: Interval
+    decision: Decision | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """One measured change of one knob. Ratios are step rates, candidate over reference: above 1 is faster."""
 
@@ -210,6 +543,45 @@ class Trial:
     host_peak_bytes: int | None
     device_peak_bytes: int | None
     changes_results: bool
+
+
+Ending = Literal["finished", "failed", "ram", "shm", "device", "time", "processes", "interrupted"]
+"""How a guarded command ended: by itself, at one of its limits, or because somebody stopped it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that the whole process tree of one trial may take; `None` is not limited.
+
+    `host_bytes` is private memory and shared memory, each page counted once; `shm_bytes` is the shared part of it.
+    """
+
+    host_bytes: int
+    shm_bytes: int | None = None
+    device_bytes: int | None = None
+    seconds: float | None = None
+    processes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one guarded command, and the most that its whole process tree held at once.
+
+    `exit_code` is negative for a signal and `None` when nobody saw it end. `guarded_by` is "cgroup v2", "cgroup v1"
+    (the kernel held the limit of memory) or "watch" (Stoker did, looking every tenth of a second or more often).
+    `guard_cpu_s` is what watching cost.
+    """
+
+    ending: Ending
+    exit_code: int | None
+    reason: str
+    seconds: float
+    host_peak_bytes: int | None
+    shm_peak_bytes: int | None
+    device_peak_bytes: int | None
+    processes_peak: int | None
+    guarded_by: str
+    guard_cpu_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +622,26 @@ class Tuning:
     final: Final
     goal: Goal | None
     files: Files
+
+
+# ---- predict ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A recorded run with other knobs, as simulated.
+
+    `simulated_step_s` is the simulation of the run as it was: far from `measured_step_s`, and the rest is worth little.
+    `ratio` is of rates in samples, above 1 is faster. `memory_bytes` is the peak of all processes.
+    """
+
+    knobs: Mapping[str, Value]
+    measured_step_s: float
+    simulated_step_s: float
+    step_s: float
+    ratio: float
+    epoch_s: float | None
+    memory_bytes: int
 
 
 # ---- the simulated accelerator ---------------------------------------------------------------------------

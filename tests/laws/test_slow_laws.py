@@ -1,7 +1,7 @@
 """The laws of loading over sources with a file, or a request, for each row: the same laws, fewer examples."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from laws import test_loader_laws as laws
-from loader.sources import SLOW
+from loader.sources import SLOW, stop_store
 
 LAWS: dict[str, Callable[..., None]] = {
     name: test.hypothesis.inner_test for name, test in vars(laws).items() if hasattr(test, "hypothesis")
@@ -26,6 +26,12 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "epoch": st.integers(0, 3),
     "first": st.data(),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_store_left() -> Iterator[None]:
+    yield
+    stop_store()
 
 
 @pytest.mark.slow

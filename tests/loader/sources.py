@@ -1,6 +1,5 @@
 """Small data sets of every kind of source, for the laws. Row i of all rows has `id` i."""
 
-import atexit
 import functools
 import io
 import itertools
@@ -11,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
 
 import stoker
 from stoker.loader.source.interface import Source
@@ -78,14 +80,22 @@ def images(folder: Path, sizes: Sequence[int]) -> Source:
     return stoker.open(folder, size=SIDE)
 
 
-@functools.cache
+_stores: list[Store] = []
+
+
 def store() -> Store:
-    """One store for all tests of this process; it ends with the process."""
-    root = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, root)
-    started = Store(root).start()
-    atexit.register(started.close)
-    return started
+    """One store for many tests; `stop_store` ends it."""
+    if not _stores:
+        _stores.append(Store(tempfile.mkdtemp()).start())
+    return _stores[0]
+
+
+def stop_store() -> None:
+    """End it, so that no test meets a process that it did not start."""
+    while _stores:
+        ended = _stores.pop()
+        ended.close()
+        shutil.rmtree(ended.root)
 
 
 def access(store: Store) -> dict[str, str]:
@@ -119,6 +129,8 @@ def check(batch: dict[str, Any]) -> list[int]:
     """The ids of a batch, after every other field was compared with what its id says."""
     if "image" in batch:
         return check_images(batch)
+    if "pulses" in batch:
+        return _check_parquet(batch)
     got = {name: np.asarray(value) for name, value in batch.items()}
     expected = np.concatenate([records(int(i), 1) for i in got["id"]])
     for name in RECORD.names or ():
@@ -126,13 +138,46 @@ def check(batch: dict[str, Any]) -> list[int]:
     return [int(i) for i in got["id"]]
 
 
+def parquet(folder: Path, sizes: Sequence[int]) -> Source:
+    """Files of scalar, fixed, ragged and text columns in row groups of four."""
+    folder.mkdir(parents=True, exist_ok=True)
+    first = 0
+    for number, rows in enumerate(sizes):
+        ids = np.arange(first, first + rows)
+        odd = pa.FixedSizeListArray.from_arrays(pa.array(records(first, rows)["odd"].ravel()), 3)
+        pulses = pa.array([pulse(i) for i in ids.tolist()], pa.list_(pa.int16()))
+        flags = pa.array([[value % 2 == 0 for value in pulse(i)] for i in ids.tolist()], pa.list_(pa.bool_()))
+        columns = {"id": ids, "odd": odd, "pulses": pulses, "flags": flags, "name": [f"nr {i}" for i in ids.tolist()]}
+        pq.write_table(pa.table(columns), folder / f"{number:03}.parquet", row_group_size=4)
+        first += rows
+    return stoker.open(folder)
+
+
+def pulse(i: int) -> list[int]:
+    """The ragged values of a row; some rows have none."""
+    return [(i * 11 + k) % 3001 for k in range(i * 7 % 13)]
+
+
+def _check_parquet(batch: dict[str, Any]) -> list[int]:
+    ids = [int(i) for i in batch["id"]]
+    np.testing.assert_array_equal(batch["odd"], [records(i, 1)["odd"][0] for i in ids])
+    values, offsets = batch["pulses"]
+    flags, same = batch["flags"]
+    assert same is offsets
+    assert flags.dtype is torch.bool
+    for row, i in enumerate(ids):
+        assert values[offsets[row] : offsets[row + 1]].tolist() == pulse(i)
+        assert flags[offsets[row] : offsets[row + 1]].tolist() == [value % 2 == 0 for value in pulse(i)]
+    assert batch["name"] == [f"nr {i}" for i in ids]
+    return ids
+
+
 KINDS: dict[str, Callable[[Path, Sequence[int]], Source]] = {
     "npy": npy,
+    "parquet": parquet,
     "images": images,
     "remote images": remote_images,
 }
 
 SLOW = ("images", "remote images")
 """Kinds with a file for each row: the laws run over them with fewer examples (test_slow_laws.py)."""
-
-__all__ = ["KINDS", "SLOW", "check", "npy", "records", "stoker"]

@@ -10,7 +10,7 @@ import click
 
 from stoker.errors import StokerError
 
-VERBS = ("demo",)
+VERBS = ("doctor", "tune", "report", "demo", "run", "predict")
 INTERRUPTED = 130
 
 

@@ -1,5 +1,6 @@
 """Memory as a number of bytes, and what it buys: how many blocks a window mixes, how many batches are ready."""
 
+from stoker.errors import UsageError
 from stoker.loader.source.interface import Source
 
 MEMORY_BYTES = 2 << 30
@@ -10,16 +11,25 @@ _WINDOW_SHARE = 0.8
 _ORDER_BYTES = 24
 """What the order of a window takes for each row, while it is sorted."""
 _PAGE_BYTES = 4096
+_BLOCKS_IN_ORDER = 16
+"""Without shuffle a window only has to keep the threads busy."""
 
 
-def window_blocks(source: Source, memory_bytes: int) -> int:
-    """As many blocks as the budget allows, in windows of equal size."""
-    # Of a source that is loaded block by block two windows are held: one in use, one being loaded.
-    share = _WINDOW_SHARE / 2 if source.holds_blocks else _WINDOW_SHARE
-    per_block = (source.row_bytes + _ORDER_BYTES) * source.blocks.rows / source.blocks.count
-    most = max(1, int(memory_bytes * share / per_block))
-    windows = -(-source.blocks.count // most)
-    return -(-source.blocks.count // windows)
+def window_blocks(source: Source, memory_bytes: int, *, shuffle: bool) -> int:
+    """As many blocks as the budget allows, in windows of equal size; without shuffle, a few."""
+    count = source.blocks.count
+    per_block = (source.row_bytes + _ORDER_BYTES) * source.blocks.rows / count
+    most = int(memory_bytes * _WINDOW_SHARE / per_block)
+    if source.holds_blocks and most < count:
+        most //= 2  # one window is in use while the next is loaded; all blocks at once are loaded only once
+        if most < 1:
+            raise UsageError(
+                f"a block of this {source.kind} source takes about {per_block / 1e6:.0f} MB, and two of them do not "
+                f"fit into memory={memory_bytes}; raise memory=, or rewrite the files with smaller blocks"
+            )
+    most = min(most, count) if shuffle else min(most, count, _BLOCKS_IN_ORDER)
+    windows = -(-count // max(1, most))
+    return -(-count // windows)
 
 
 def window_rows(source: Source, memory_bytes: int) -> int:

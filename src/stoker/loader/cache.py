@@ -18,13 +18,14 @@ import json
 import logging
 import os
 import struct
-import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,6 +169,9 @@ class Cache:
         self._shelf = shelf
         self._manifest = manifest
         self._objects = str(shelf.folder / "objects")
+        self._parts = str(shelf.folder / "parts")
+        self._writer = f"{os.getpid()}-{uuid4().hex}"
+        self._numbers = count()
         self.keep = keep
         self._here = np.zeros(len(manifest), np.int8)
         """What is known of each object: 0 nothing, 1 it is on disk, 2 it was verified by this process."""
@@ -259,15 +263,17 @@ class Cache:
             self.written_bytes += len(data)
 
     def _write(self, row: int, data: Any) -> None:
-        target = Path(self.path(row))
-        target.parent.mkdir(exist_ok=True)
-        file, part = tempfile.mkstemp(dir=self._shelf.folder / "parts")
+        target, part = self.path(row), f"{self._parts}/{self._writer}-{next(self._numbers)}"
+        file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             checksum = zlib.crc32(data).to_bytes(4, "little")
             _write_all(file, [memoryview(data), memoryview(self._footer(row, checksum))])
-            os.fchmod(file, 0o644)
-            Path(part).replace(target)
+            try:
+                os.rename(part, target)  # noqa: PTH104  for each object
+            except FileNotFoundError:
+                Path(target).parent.mkdir(exist_ok=True)
+                Path(part).rename(target)
         except BaseException:
             Path(part).unlink(missing_ok=True)
             raise
@@ -277,13 +283,13 @@ class Cache:
     def evict(self) -> int:
         """Remove what the budget does not keep, or the listing does not hold; returns how many files went."""
         keep = {self.name(row) for row in np.flatnonzero(self.keep).tolist()}
-        count = 0
+        gone = 0
         for folder in os.scandir(self._objects):
             for file in os.scandir(folder.path):
                 if file.name not in keep:
                     Path(file.path).unlink(missing_ok=True)
-                    count += 1
-        return count
+                    gone += 1
+        return gone
 
     def claims(self) -> Claims:
         """Locks for one stream's downloads."""

@@ -10,8 +10,10 @@ from typing import Any
 
 from stoker.errors import ClosedError, ForkedError
 from stoker.loader.cores import use_one_core
-from stoker.loader.fetch import Batches, Job, Ticket, Windows
+from stoker.loader.fetch import Batches
+from stoker.loader.ranks import Ticket
 from stoker.loader.source.interface import Reader
+from stoker.loader.windows import Job, Windows
 
 _JOIN_S = 10.0
 _REVIEW_BATCHES = 16
@@ -30,7 +32,6 @@ class Times:
     thread_idle_s: float = 0.0
     batches: int = 0
     rows: int = 0
-    bytes_read: int = 0
     starved: int = 0
     """Batches that the consumer had to wait for."""
 
@@ -94,6 +95,10 @@ class Stream:
         """Memory of loaded blocks."""
         return self._windows.held_bytes
 
+    def read_bytes(self) -> int:
+        """What was read of files for loaded blocks."""
+        return self._windows.read_bytes
+
     def get(self, epoch: int) -> tuple[int, Any] | None:
         """The next batch of an epoch and the global position after it; None once the epoch is over.
 
@@ -115,7 +120,7 @@ class Stream:
             self._work.notify()
         if isinstance(result, _Failure):
             raise result.error
-        return ticket.after, result
+        return ticket.after, self._batches.deliver(result)
 
     def _check(self) -> None:
         if self._pid != os.getpid():
@@ -169,7 +174,7 @@ class Stream:
         ahead = self._handed - self._taken
         ticket = self._peek(ahead)
         needed = self._windows.needed(ticket)
-        lacking = [window for window in needed if not self._windows.is_ready(window)]
+        lacking = [window for window in needed if not window.is_ready]
         for window in lacking:
             job = self._windows.job(window)
             if job is not None:
@@ -189,7 +194,8 @@ class Stream:
         def done(result: Any) -> None:
             del self._doing[number]
             self._made[number] = result
-            self._windows.release(next(iter(self._doing.values()), None) or self._peek(self._handed - self._taken))
+            oldest = next(iter(self._doing.values()), None)
+            self._windows.release(oldest or self._peek(self._handed - self._taken))
             if number == self._taken:
                 self._out.notify()
 

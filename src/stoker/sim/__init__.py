@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stoker.sim.cost import Cost, linear, load_profile, replay
     from stoker.sim.device import Device, live
+    from stoker.sim.link import Fault
+    from stoker.sim.store import Store
     from stoker.sim.timeline import Event, Span, Timeline
 
 _HOME = {
     "Cost": "cost",
     "Device": "device",
     "Event": "timeline",
+    "Fault": "link",
     "Span": "timeline",
+    "Store": "store",
     "Timeline": "timeline",
     "linear": "cost",
     "live": "device",
@@ -20,7 +24,7 @@ _HOME = {
     "replay": "cost",
 }
 
-__all__ = ["Cost", "Device", "Event", "Span", "Timeline", "linear", "live", "load_profile", "replay"]
+__all__ = ["Cost", "Device", "Event", "Fault", "Span", "Store", "Timeline", "linear", "live", "load_profile", "replay"]
 
 
 def __getattr__(name: str) -> Any:

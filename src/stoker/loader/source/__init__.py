@@ -2,17 +2,16 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 from stoker.errors import UsageError
 from stoker.loader.source import paths as _paths
 from stoker.loader.source.interface import Source
-from stoker.loader.source.npy import NpySource
-from stoker.loader.source.remote import is_remote
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp")
-_KINDS: dict[str, type[Any]] = {".npy": NpySource}
+_KINDS = {".npy": "stoker.loader.source.npy.NpySource", ".parquet": "stoker.loader.source.parquet.ParquetSource"}
 
 
 def open(  # noqa: A001  stoker.open is what users write
@@ -40,12 +39,13 @@ def open(  # noqa: A001  stoker.open is what users write
     kind = kinds.pop()
     if kind not in _KINDS:
         raise UsageError(f"{files[0]} is of no kind that can be opened; expected {', '.join(_KINDS)}")
-    source: Source = _KINDS[kind](files, columns=columns, on_error=on_error)
+    module, _, name = _KINDS[kind].rpartition(".")
+    source: Source = getattr(import_module(module), name)(files, columns=columns, on_error=on_error)
     return source
 
 
 def _is_images(path: str | os.PathLike[str], options: Mapping[str, Any]) -> bool:
-    if is_remote(path):
+    if "://" in os.fspath(path):
         return True
     if not Path(path).is_dir():
         return False

@@ -11,6 +11,21 @@ import torch
 from stoker.errors import DataError
 from stoker.loader.source.blocks import Blocks, Ints
 
+
+class Ragged(NamedTuple):
+    """Rows of different lengths: row i is `values[offsets[i]:offsets[i + 1]]`."""
+
+    values: torch.Tensor
+    offsets: torch.Tensor
+
+
+class Padded(NamedTuple):
+    """Rows of different lengths, filled up to the longest: row i is `values[i, :lengths[i]]`."""
+
+    values: torch.Tensor
+    lengths: torch.Tensor
+
+
 Batch = dict[str, Any]
 """Field name → tensor (or a list, for text)."""
 
@@ -49,12 +64,13 @@ _START = Place()
 
 @dataclass(slots=True)
 class Pick:
-    """The rows of one batch, in order. Row i is row `inner[i]` of the block that `held[slot[i]]` is."""
+    """The rows of one batch, in order. Row i is row `inner[i]` of block `slot[i]`, of all blocks in `held`."""
 
     rows: Ints
     slot: Ints
     inner: Ints
     held: Sequence[Any] = field(default_factory=list)
+    """What `Source.stack` made of each window's blocks."""
     place: Place = _START
 
     def where(self, keep: np.ndarray[Any, np.dtype[np.bool_]]) -> "Pick":
@@ -154,8 +170,16 @@ class Source(ABC):
     def file_starts(self) -> Ints:
         """The first row of each file, and the number of rows at the end."""
 
-    def load(self, block: int) -> Any:
-        """Read and decode one block; only if `holds_blocks`. What it returns has `nbytes`."""
+    def load(self, block: int, lease: Lease) -> Any:
+        """Read and decode one block into leased memory; only if `holds_blocks`. What it returns has `nbytes`."""
+        raise NotImplementedError
+
+    def stack(self, loaded: Sequence[Any]) -> Any:
+        """What `gather` needs of a window's loaded blocks; an exception stands for a block that failed."""
+        raise NotImplementedError
+
+    def lengths(self, pick: Pick) -> Ints:
+        """The elements of each row, over all ragged fields; only if `holds_blocks`."""
         raise NotImplementedError
 
     def enter(self, first: Ints, sizes: Ints) -> None:  # noqa: B027  a hint, which a source may ignore

@@ -19,7 +19,7 @@ from stoker.loader.source.decode import Decoder
 from stoker.loader.source.images import ImageSource
 from stoker.loader.source.interface import Skipped
 from stoker.loader.source.manifest import Manifest
-from stoker.loader.source.remote import Remote, local_folder
+from stoker.loader.source.remote import Remote, check_scheme, local_folder
 from stoker.loader.source.subset import Subset, choose
 from stoker.loader.units import parse_bytes
 
@@ -52,6 +52,7 @@ def open_images(
         raise UsageError(f"{next(iter(unknown))} is not an argument for images; expected {', '.join(known)}")
     decoder = Decoder(check_size(size), _check_crop(crop), bool(flip))
     _check_requests(requests, timeout_s, retries, cache, cache_bytes)
+    check_scheme(os.fspath(url))
     folder = local_folder(os.fspath(url)) or (None if "://" in os.fspath(url) else Path(url))
     if folder is not None and cache is None:
         return _source(list_folder(folder), labels, on_error, decoder=decoder)

@@ -43,14 +43,11 @@ _DENIED = {"401", "403"}
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
 
 
-def is_remote(path: Any) -> bool:
-    """True for an address with a scheme; an unknown one is an error."""
-    match = _SCHEME.match(path) if isinstance(path, str) else None
-    if match is None:
-        return False
-    if match[1].lower() not in SCHEMES:
-        raise UsageError(f"{path} has the scheme {match[1]}://; expected {', '.join(f'{s}://' for s in SCHEMES[:6])}")
-    return True
+def check_scheme(url: str) -> None:
+    """Refuse a scheme that is not known."""
+    match = _SCHEME.match(url)
+    if match is not None and match[1].lower() not in SCHEMES:
+        raise UsageError(f"{url} has the scheme {match[1]}://; expected {', '.join(f'{s}://' for s in SCHEMES)}")
 
 
 def local_folder(url: str) -> Path | None:

@@ -194,7 +194,16 @@ class Transfer:
     def _issue(self, want: Want) -> None:
         want.issued = True
         self._active.add(want)
-        self._start(self._bring(want))
+        self._begin(want)
+
+    def _begin(self, want: Want) -> None:
+        """Ask for an object, unless it is in the cache by now or another process is bringing it."""
+        if want.tries:
+            self._start(self._after(want, backoff_s(want.tries)))
+        elif self._must_wait(want):
+            self._start(self._wait_for_others(want))
+        else:
+            self._ask(want)
 
     def _start(self, work: Any) -> "asyncio.Task[None]":
         task = self._loop.create_task(work)
@@ -202,34 +211,34 @@ class Transfer:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _bring(self, want: Want) -> None:
-        if want.tries:
-            await asyncio.sleep(backoff_s(want.tries))
-        if self._cache is not None and not want.claimed and await self._is_cached(want):
-            self._finish(want)
-            return
-        want.begun_s, want.hedged = time.monotonic(), False
+    async def _after(self, want: Want, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
         self._ask(want)
 
-    async def _is_cached(self, want: Want) -> bool:
-        """Wait while another process downloads the object; True once it is there, else we are the one to do so."""
+    def _must_wait(self, want: Want) -> bool:
+        """True if another process, or stream, downloads the object, or has just done so."""
+        if self._cache is None or self._claims is None or not self._cache.keep[want.row] or self._cache.off is not None:
+            return False
+        want.claimed = self._claims.take(self._cache.name(want.row))
+        return not want.claimed or self._cache.has(want.row)
+
+    async def _wait_for_others(self, want: Want) -> None:
+        """Until the object is there; should that take too long, or the other one fail, download it here."""
         assert self._cache is not None
         assert self._claims is not None
-        if not self._cache.keep[want.row] or self._cache.off is not None:
-            return False
-        name, pause_s, until_s = self._cache.name(want.row), _POLL_S[0], time.monotonic() + self._remote.timeout_s
-        while True:
-            want.claimed = self._claims.take(name)
-            if want.claimed or time.monotonic() > until_s:
-                break
+        pause_s, until_s = _POLL_S[0], time.monotonic() + self._remote.timeout_s
+        while not want.claimed and time.monotonic() < until_s:
             await asyncio.sleep(pause_s)
             pause_s = min(_POLL_S[1], 2 * pause_s)
+            want.claimed = self._claims.take(self._cache.name(want.row))
         if self._cache.has(want.row):
-            self._release(want)
-            return True
-        return False
+            self._finish(want)
+        else:
+            self._ask(want)
 
     def _ask(self, want: Want, *, hedge: bool = False) -> None:
+        if not hedge:
+            want.begun_s, want.hedged = time.monotonic(), False
         want.asked.add(self._start(self._request(want, hedge=hedge)))
 
     async def _request(self, want: Want, *, hedge: bool) -> None:
@@ -252,8 +261,11 @@ class Transfer:
         now_s = time.monotonic()
         self._limit.done(now_s - begun_s, now_s, wanted=len(self._active) >= self._limit.now)
         self._counters.add("bytes_received", len(data))
-        self._counters.add("hedges_won", int(hedge))
+        if hedge:
+            self._counters.add("hedges_won")
+        self._active.discard(want)
         self._arrived.put((want, data))
+        self._pump()
 
     def _end(self, want: Want) -> None:
         """No request for it is of interest any more."""
@@ -280,14 +292,12 @@ class Transfer:
     def _repeat(self, want: Want) -> None:
         want.tries += 1
         self._counters.add("retries")
-        self._start(self._bring(want))
+        self._active.add(want)
+        self._begin(want)
 
     def _finish(self, want: Want, error: StokerError | None = None) -> None:
         self._release(want)
         want.finish(error=error)
-        self._leave(want)
-
-    def _leave(self, want: Want) -> None:
         self._active.discard(want)
         self._pump()
 
@@ -327,7 +337,6 @@ class Transfer:
                 self._cache.write(want.row, data)
                 self._release(want)
             want.finish(data)
-            self._call(self._leave, want)
 
     def _distrust(self, want: Want, wrong: DataError) -> None:
         self._start(self._ask_why(want, wrong))

@@ -1,0 +1,200 @@
+"""Each segment gets the name of a phase; what no hook covered is told apart by its neighbours and its lines."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+from stoker.attribute.structure import Structure
+from stoker.attribute.timeline import Event, Segment, segment_at
+from stoker.records import HotLine, Kind, PhaseName, Track
+
+HOT_LINES = 20
+NAMES: dict[Kind, PhaseName] = {
+    Kind.COPY: "transfer",
+    Kind.FORWARD: "forward",
+    Kind.BACKWARD: "backward",
+    Kind.OPTIMIZER: "optimizer",
+    Kind.ZERO: "zero_grad",
+    Kind.SYNC: "sync",
+    Kind.SAVE: "checkpoint",
+    Kind.LOG: "logging",
+    Kind.GC: "gc",
+    Kind.RETIRE: "shutdown",
+    Kind.EXIT: "shutdown",
+}
+MARKS = {Kind.NEXT, Kind.ITER, Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER}
+"""Between these a gap is judged; what is smaller stands inside the gap."""
+KEEP_IN_VALIDATION = {Kind.SAVE, Kind.LOG, Kind.GC, Kind.EXIT}
+KEEP_IN_STARTUP = {Kind.SAVE, Kind.EXIT}
+
+
+def name_segments(row: Sequence[Segment], structure: Structure, events: Sequence[Event]) -> list[PhaseName]:
+    """The phase of each segment."""
+    names = [_by_kind(segment, structure) for segment in row]
+    _name_gaps(row, names, has_loader=structure.primary is not None)
+    _name_first_batches(row, names, structure)
+    _name_validation(row, names, structure, events)
+    if structure.starts_ns is not None:
+        for i, segment in enumerate(row):
+            if (
+                segment.start_ns < structure.starts_ns
+                and names[i] != "validation"
+                and segment.kind not in KEEP_IN_STARTUP
+            ):
+                names[i] = "startup"
+    return names
+
+
+def _by_kind(segment: Segment, structure: Structure) -> PhaseName:
+    if segment.kind is None or segment.kind is Kind.PROBE:
+        return "other"
+    if segment.kind is Kind.LOSS:
+        return "forward"  # until a backward follows
+    if segment.kind in (Kind.NEXT, Kind.ITER):
+        return (
+            "data_wait" if segment.argument in structure.train_loaders or not structure.train_loaders else "validation"
+        )
+    return NAMES[segment.kind]
+
+
+def _name_gaps(row: Sequence[Segment], names: list[PhaseName], *, has_loader: bool) -> None:
+    """Forward's end to backward's start is loss; without a loader, optimizer's end to forward's start is data."""
+    since: Kind | None = None
+    waiting: list[int] = []
+    for i, segment in enumerate(row):
+        if segment.kind is None or segment.kind is Kind.LOSS:
+            waiting.append(i)
+        elif segment.kind in MARKS:
+            name = _gap_name(since, segment.kind, has_loader=has_loader)
+            for j in waiting if name else ():
+                names[j] = name or names[j]
+            since, waiting = segment.kind, []
+
+
+def _gap_name(since: Kind | None, until: Kind, *, has_loader: bool) -> PhaseName | None:
+    if since is Kind.FORWARD and until is Kind.BACKWARD:
+        return "loss"
+    if since is Kind.OPTIMIZER and until is Kind.FORWARD and not has_loader:
+        return "data_wait"
+    return None
+
+
+def _name_first_batches(row: Sequence[Segment], names: list[PhaseName], structure: Structure) -> None:
+    spans = [
+        (one.start_ns, one.start_ns + round(one.first_batch_s * 1e9), one.loader)
+        for one in structure.passes
+        if one.is_train
+    ]
+    for start, end, loader in spans:
+        for i in _between(row, start, end):
+            if row[i].kind in (Kind.NEXT, Kind.ITER) and row[i].argument == loader:
+                names[i] = "first_batch"
+
+
+def _name_validation(
+    row: Sequence[Segment], names: list[PhaseName], structure: Structure, events: Sequence[Event]
+) -> None:
+    """Passes that do not train, and sections without gradients in which a model ran."""
+    for start, end in validation_spans(structure, events):
+        for i in _between(row, start, end):
+            if row[i].kind not in KEEP_IN_VALIDATION:
+                names[i] = "validation"
+    ran = {segment.section for segment in row if segment.kind is Kind.FORWARD and segment.section}
+    for i, segment in enumerate(row):
+        if segment.section in ran and segment.kind not in KEEP_IN_VALIDATION:
+            names[i] = "validation"
+
+
+def validation_spans(structure: Structure, events: Sequence[Event]) -> Iterator[tuple[int, int]]:
+    """From the start of each pass that does not train to its end, or to where training goes on."""
+    if not structure.train_loaders:
+        return
+    resumes = [event.time_ns for event in events if _trains_again(event, structure)]
+    for one in structure.passes:
+        if one.is_train or not one.batches:
+            continue
+        end = one.end_ns
+        if not one.is_whole and not one.is_cut:
+            end = next((time_ns for time_ns in resumes if time_ns >= end), end)
+        yield one.start_ns, end
+
+
+def _trains_again(event: Event, structure: Structure) -> bool:
+    if event.ends:
+        return False
+    return event.kind is Kind.BACKWARD or (
+        event.kind in (Kind.NEXT, Kind.ITER) and event.argument in structure.train_loaders
+    )
+
+
+def _between(row: Sequence[Segment], start_ns: int, end_ns: int) -> Iterator[int]:
+    starts = _Starts(row)
+    i = segment_at(starts, start_ns)
+    while i < len(row) and row[i].start_ns < end_ns:
+        if row[i].start_ns >= start_ns:
+            yield i
+        i += 1
+
+
+class _Starts(Sequence[int]):
+    """The segments' starts, without a copy."""
+
+    def __init__(self, row: Sequence[Segment]) -> None:
+        self._row = row
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def __getitem__(self, i: int) -> int:  # type: ignore[override]
+        return self._row[i].start_ns
+
+
+# ---- lines -----------------------------------------------------------------------------------------------
+
+
+def sample_phases(row: Sequence[Segment], track: Track) -> list[int]:
+    """For each sample the segment it fell into."""
+    starts = [segment.start_ns for segment in row]
+    return [segment_at(starts, time_ns) for time_ns in track.sample_times_ns]
+
+
+def hot_lines(
+    track: Track, row: Sequence[Segment], names: Sequence[PhaseName], held: Sequence[int]
+) -> tuple[HotLine, ...]:
+    """The user's lines by the share of wall time below them, each with the phase it was mostly seen in.
+
+    The sampler comes late where the main thread does not let go, so samples only divide the time of the phase they
+    fell into; how long that phase took is known from the hooks.
+    """
+    seconds: Counter[PhaseName] = Counter()
+    for segment, name in zip(row, names, strict=True):
+        seconds[name] += segment.end_ns - segment.start_ns
+    samples = Counter(names[i] for i in held)
+    counts: dict[tuple[str, int, str], dict[PhaseName, float]] = defaultdict(lambda: defaultdict(float))
+    for number, i in zip(track.sample_lines, held, strict=True):
+        line, name = track.lines[number], names[i]
+        counts[line.file, line.line, line.function][name] += seconds[name] / samples[name]
+    wall = seconds.total()
+    ranked = sorted(counts.items(), key=lambda item: -sum(item[1].values()))[:HOT_LINES]
+    return tuple(
+        HotLine(file, line, function, sum(phases.values()) / wall, max(phases, key=phases.__getitem__))
+        for (file, line, function), phases in ranked
+    )
+
+
+def unaccounted_s(row: Sequence[Segment], names: Sequence[PhaseName], held: Sequence[int]) -> float:
+    """Seconds under `other` that no sample can name: gaps are judged together with all gaps between the same hooks."""
+    seconds: dict[tuple[Kind | None, Kind | None], float] = defaultdict(float)
+    seen: Counter[tuple[Kind | None, Kind | None]] = Counter()
+    for i, segment in enumerate(row):
+        if names[i] == "other":
+            seconds[_neighbours(row, i)] += segment.seconds
+    for i in held:
+        if names[i] == "other":
+            seen[_neighbours(row, i)] += 1
+    return sum(total for between, total in seconds.items() if not seen[between])
+
+
+def _neighbours(row: Sequence[Segment], i: int) -> tuple[Kind | None, Kind | None]:
+    before = row[i - 1].kind if i else None
+    after = row[i + 1].kind if i + 1 < len(row) else None
+    return before, after

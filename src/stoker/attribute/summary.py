@@ -1,0 +1,239 @@
+"""Everything the doctor says about a run, as one record; still without a judgement."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import get_args
+
+from stoker.records import (
+    Attribution,
+    Bound,
+    Ceilings,
+    Device,
+    Diagnosis,
+    MachineUse,
+    Memory,
+    Meter,
+    Observation,
+    Phase,
+    PhaseName,
+    Prediction,
+    Track,
+    Worker,
+    WorkerStages,
+    WorkerTrack,
+)
+
+EVENT_NS, CALL_NS = 500, 200
+"""What an event and a module call cost where a run was killed before it could measure that itself."""
+
+
+def summarise(seen: Observation, track: Track, named: Attribution, prediction: Prediction | None) -> Diagnosis:
+    """One run in the words of the contract; findings and ceilings come from what is further right."""
+    steady = named.steady
+    primary = [one for one in named.passes if one.is_train and one.batches]
+    size = _batch_size(track, named)
+    return Diagnosis(
+        wall_s=named.wall_s,
+        steps=len(named.steps),
+        epochs=_epochs(named),
+        steps_per_epoch=next((one.length for one in primary), None),
+        samples_per_s=size / steady.mean_step_s if steady and size and steady.mean_step_s else None,
+        startup_s=named.startup_s,
+        first_batch_s=tuple(one.first_batch_s for one in primary),
+        steady_step_s=steady.step_s if steady else None,
+        mean_step_s=steady.mean_step_s if steady else None,
+        phases=named.phases,
+        unaccounted_share=named.unaccounted_share,
+        hot_lines=named.hot_lines,
+        ceilings=Ceilings(None, None),
+        prediction=prediction,
+        workers=tuple(_worker(worker, seen.meters) for worker in seen.workers),
+        memory=_memory(track, seen.meters),
+        device=_device(track, named, seen.meters),
+        findings=(),
+        verdict=None,
+        overhead_share=overhead_share(track, named),
+        step_phases=_step_phases(named),
+        bound=_bound(_step_phases(named)),
+        warmup_steps=steady.warmup_steps if steady else None,
+        drift_share=steady.drift_share if steady else None,
+        spikes=steady.spikes if steady else None,
+        loaders=named.loaders,
+        machine=_use(seen, track),
+        notes=_notes(seen, track, named),
+    )
+
+
+def overhead_share(track: Track, named: Attribution) -> float | None:
+    """What Stoker itself cost the main thread: events and module calls at their measured price, and the sampler."""
+    if not named.wall_s or track.own_ns is None:
+        return None
+    hooks_ns = named.events * (track.event_ns or EVENT_NS) + track.module_calls * (track.call_ns or CALL_NS)
+    return (hooks_ns + track.own_ns) / 1e9 / named.wall_s
+
+
+def _epochs(named: Attribution) -> int:
+    return len({step.epoch for step in named.steps})
+
+
+def _batch_size(track: Track, named: Attribution) -> int | None:
+    """Samples in a batch: as the training loader was configured, or as its first batch was."""
+    trains = {one.loader for one in named.passes if one.is_train}
+    sizes = [facts.batch_size for facts in track.loaders if facts.loader in trains and facts.batch_size]
+    return next(iter([*sizes, *track.batch_samples]), None)
+
+
+def _step_phases(named: Attribution) -> tuple[Phase, ...]:
+    if named.steady is None:
+        return ()
+    apart = {"validation", "checkpoint", "first_batch", "startup", "shutdown"}
+    steps = [named.steps[i] for i in named.steady.steps]
+    totals = {
+        name: math.fsum(step.parts.get(name, 0.0) for step in steps) / len(steps)
+        for name in get_args(PhaseName)
+        if name not in apart
+    }
+    whole = math.fsum(totals.values())
+    return tuple(Phase(name, total, total / whole if whole else 0.0) for name, total in totals.items() if total)
+
+
+PARTS = {
+    "data_wait": "waiting for data",
+    "transfer": "copying to the device",
+    "sync": "waiting for the device",
+    "logging": "logging",
+    "gc": "garbage collection",
+    "other": "the script's own code",
+}
+MODEL = "the model's own work"
+NOT_REMOVABLE = {MODEL, PARTS["sync"]}
+"""Work has to be done somewhere: a wait for the device is where its work is paid, not what it costs."""
+
+
+def _bound(phases: Sequence[Phase]) -> Bound | None:
+    """The largest part of a steady step; forward, loss, backward and optimizer are one part: the model's work."""
+    parts: dict[str, list[Phase]] = {}
+    for phase in phases:
+        parts.setdefault(PARTS.get(phase.name, MODEL), []).append(phase)
+    if not parts:
+        return None
+    part, held = max(parts.items(), key=lambda item: math.fsum(phase.seconds for phase in item[1]))
+    share = min(math.fsum(phase.share for phase in held), 1.0)
+    gain = None if part in NOT_REMOVABLE or share >= 1 else 1 / (1 - share)
+    return Bound(part, share, math.fsum(phase.seconds for phase in held), gain)
+
+
+# ---- workers ---------------------------------------------------------------------------------------------
+
+
+def _worker(worker: WorkerTrack, meters: Sequence[Meter]) -> Worker:
+    batches = worker.batches
+    fetch = math.fsum(batch.fetch_s for batch in batches)
+    read = min(math.fsum(batch.blocked_s + batch.system_s for batch in batches), fetch)
+    sends = worker.worker is not None
+    rss = [meter.rss_bytes[str(worker.pid)] for meter in meters if str(worker.pid) in meter.rss_bytes]
+    return Worker(
+        pid=worker.pid,
+        stages=WorkerStages(
+            read=read if batches else None,
+            transform=fetch - read if batches else None,
+            collate=math.fsum(batch.collate_s for batch in batches) if batches else None,
+            send=math.fsum(batch.send_s for batch in batches) if sends and batches else None,
+        ),
+        cpu_s=math.fsum(batch.user_s + batch.system_s for batch in batches) if batches else None,
+        rss_peak_bytes=max(rss, default=None),
+    )
+
+
+# ---- machine ---------------------------------------------------------------------------------------------
+
+
+def _memory(track: Track, meters: Sequence[Meter]) -> Memory:
+    private = [sum(meter.private_bytes.values()) for meter in meters if meter.private_bytes]
+    shared = [meter.shm_bytes for meter in meters if meter.shm_bytes is not None]
+    device = [meter.device_bytes for meter in meters if meter.device_bytes is not None]
+    return Memory(
+        host_peak_bytes=max(private, default=None),
+        device_peak_bytes=track.device_peak_bytes or max(device, default=None),
+        shm_peak_bytes=max(shared) - shared[0] if shared else None,
+    )
+
+
+def _device(track: Track, named: Attribution, meters: Sequence[Meter]) -> Device:
+    if track.device_busy_ns is not None:
+        return Device(track.device or "device", track.device_busy_ns / 1e9 / named.wall_s)
+    busy = [meter.device_busy_share for meter in meters if meter.device_busy_share is not None]
+    return Device(track.device or "cpu", math.fsum(busy) / len(busy) if busy and track.device else None)
+
+
+def _use(seen: Observation, track: Track) -> MachineUse:
+    machine, meters = seen.machine, seen.meters
+    workers = {str(worker.pid) for worker in seen.workers if worker.worker is not None}
+    cores = min(machine.cores, machine.quota_cores or machine.cores)
+    running = [meter.running for meter in meters if meter.running is not None]
+
+    def cpu(wanted: set[str] | None) -> float | None:
+        used = _cpu_s(meters, wanted)
+        span = (meters[-1].time_ns - meters[0].time_ns) / 1e9 if len(meters) > 1 else 0.0
+        return used / span / cores if span and used is not None else None
+
+    return MachineUse(
+        cores=machine.cores,
+        quota_cores=machine.quota_cores,
+        ram_bytes=machine.ram_bytes,
+        cpu_share=cpu(None),
+        main_cpu_share=cpu({str(track.pid)}),
+        workers_cpu_share=cpu(workers) if workers else None,
+        running_mean=math.fsum(running) / len(running) if running else None,
+        throttled_s=_grown(meters, "throttled_s"),
+        disk_read_bytes_per_s=_rate(meters, "disk_read_bytes"),
+        disk_write_bytes_per_s=_rate(meters, "disk_write_bytes"),
+        net_received_bytes_per_s=_rate(meters, "net_received_bytes"),
+        net_sent_bytes_per_s=_rate(meters, "net_sent_bytes"),
+    )
+
+
+def _cpu_s(meters: Sequence[Meter], wanted: set[str] | None) -> float | None:
+    """CPU seconds of these processes between the first meter and the last; each counts what it used meanwhile."""
+    first: Mapping[str, float] = meters[0].cpu_s if meters else {}
+    last: dict[str, float] = {}
+    for meter in meters:
+        last.update(meter.cpu_s)
+    chosen = [pid for pid in last if wanted is None or pid in wanted]
+    return math.fsum(last[pid] - first.get(pid, 0.0) for pid in chosen) if chosen else None
+
+
+def _grown(meters: Sequence[Meter], name: str) -> float | None:
+    values = [value for meter in meters if (value := getattr(meter, name)) is not None]
+    return float(values[-1] - values[0]) if len(values) > 1 else None
+
+
+def _rate(meters: Sequence[Meter], name: str) -> float | None:
+    grown = _grown(meters, name)
+    span = (meters[-1].time_ns - meters[0].time_ns) / 1e9 if len(meters) > 1 else 0.0
+    return grown / span if grown is not None and span else None
+
+
+# ---- notes -----------------------------------------------------------------------------------------------
+
+
+def _notes(seen: Observation, track: Track, named: Attribution) -> tuple[str, ...]:
+    """What a reader must know about how this run was observed."""
+    notes = []
+    for loader in sorted({cut.loader for cut in track.cuts}):
+        cuts = [cut for cut in track.cuts if cut.loader == loader]
+        of = f" of {cuts[0].length}" if cuts[0].length else ""
+        notes.append(f"loader {loader}: {len(cuts)} epochs ended early, after {cuts[0].batches}{of} batches")
+    if seen.ended_by_doctor:
+        notes.append("the run was ended when enough had been seen")
+    saved = [note.partition(": ")[2] for note in track.notes]
+    if saved:
+        notes.append(f"torch.save was timed on scratch files; your checkpoints are untouched: {', '.join(saved)}")
+    if named.steps and not any(one.is_train for one in named.passes):
+        notes.append("no DataLoader trained; data_wait is the gap before the forward pass")
+    if seen.interrupted:
+        notes.append("the run was interrupted; this is what was seen until then")
+    others = [other for other in seen.tracks if other.pid != track.pid and other.rank is not None]
+    if others:
+        notes.append(f"{len(others) + 1} ranks trained; this is rank {track.rank}")
+    return (*notes, *seen.trouble)

@@ -1,0 +1,177 @@
+"""`stoker doctor`: why is it slow? Observe, attribute, forecast, report."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from stoker.attribute import attribute
+from stoker.attribute.summary import summarise
+from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError
+from stoker.ledger import Ledger, Row
+from stoker.predict import forecast
+from stoker.records import Diagnosis, Observation
+
+NEEDED_STEPS = 4
+"""Fewer steps than this are not judged."""
+INTERRUPTED = 130
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--steps", type=click.IntRange(1), help="Training steps to see in each epoch. Default: chosen by time.")
+@click.option("--whole", is_flag=True, help="Let every epoch run to its end, and write checkpoints where they belong.")
+@click.option(
+    "--budget", default=60.0, show_default=True, type=click.FloatRange(1), help="Seconds of training to watch."
+)
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), help="Also write the report as JSON to this file."
+)
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Directory for the run's records.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def doctor(
+    steps: int | None, whole: bool, budget: float, json_path: Path | None, out: Path | None, command: tuple[str, ...]
+) -> int:
+    r"""Find out where the time of a training goes. COMMAND is how you start it, after two dashes:
+
+    \b
+        stoker doctor -- python train.py --lr 0.1
+        stoker doctor -- torchrun --nproc-per-node 2 train.py
+        stoker doctor train.py
+
+    Nothing in the script has to change. By default each epoch ends early once enough of it was seen, checkpoints go to
+    a scratch file, and the run ends after a few short epochs: a minute is enough to forecast hours. Everything is kept
+    in .stoker/ for `stoker report`.
+
+    Exit codes: 0 done, 2 wrong usage, 3 the script failed, 4 too few steps to judge, 130 interrupted.
+    """
+    from stoker.observe.launch import launch, resolve
+    from stoker.observe.options import Options
+
+    words = resolve(command)
+    ledger = Ledger()
+    row = ledger.open_run(words, out)
+    options = Options(whole=whole, steps=steps, budget_s=budget, path_before=_path_before())
+    live = Live(row)
+    ended = launch(words, row.directory.resolve(), options, live.tick)
+    live.clear()
+    seen, diagnosis = diagnose(row.directory)
+    problem = _problem(seen, diagnosis, ended.code, steps)
+    _report(diagnosis, row, json_path)
+    state = _state(ended.interrupted, problem)
+    ledger.close_run(row.run, state, diagnosis.verdict, None)
+    if ended.interrupted:
+        return INTERRUPTED
+    if problem is not None:
+        raise problem
+    return 0
+
+
+def diagnose(directory: Path) -> tuple[Observation, Diagnosis]:
+    """What there is of a run, in the words of the contract: the doctor's arrow."""
+    from stoker.observe.readback import read
+
+    seen = read(directory)
+    track = seen.tracks[0]
+    named = attribute(track)
+    epochs = track.epochs_planned
+    return seen, summarise(seen, track, named, forecast(named, epochs))
+
+
+def _state(interrupted: bool, problem: StokerError | None) -> str:
+    if interrupted:
+        return "interrupted"
+    if problem is None:
+        return "done"
+    return "short" if isinstance(problem, TooFewStepsError) else "failed"
+
+
+def _path_before() -> str | None:
+    return os.environ.get("PYTHONPATH")
+
+
+def _problem(seen: Observation, diagnosis: Diagnosis, code: int, steps: int | None) -> StokerError | None:
+    """Why there is no full diagnosis, if so."""
+    if code and not seen.ended_by_doctor:
+        return ScriptFailedError(_failure(code, seen))
+    needed = min(NEEDED_STEPS, steps or NEEDED_STEPS)
+    if diagnosis.steps >= needed:
+        return None
+    if not seen.attached:
+        return TooFewStepsError(f"the script ran, but Stoker could not attach to it{_reason(seen)}; no step was seen")
+    if not diagnosis.steps:
+        return TooFewStepsError(
+            "no training loop was seen: no backward pass and no optimizer step. "
+            "Is this the script that trains, and does it train with torch?"
+        )
+    return TooFewStepsError(
+        f"{diagnosis.steps} steps in {diagnosis.epochs} epochs were seen; at least {needed} are needed to judge. "
+        "Let the script train longer, or on more data."
+    )
+
+
+def _failure(code: int, seen: Observation) -> str:
+    """One sentence on how the script failed; its own words stand above."""
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    cut = any(track.cuts for track in seen.tracks)
+    hint = " Its epochs were ended early; if it cannot bear that, try --whole." if cut else ""
+    return f"the script {how}; its own output is above.{hint}"
+
+
+def _reason(seen: Observation) -> str:
+    words = seen.command[1:]
+    if any(word in ("-I", "-E", "-S") for word in words):
+        return " (python -I, -E and -S switch off what it attaches by)"
+    return f" ({'; '.join(seen.trouble)})" if seen.trouble else ""
+
+
+def _report(diagnosis: Diagnosis, row: Row, json_path: Path | None) -> None:
+    """Everything of ours goes to stderr: stdout is the script's."""
+    from rich.console import Console
+
+    from stoker.report import data, terminal
+
+    text = data.dumps(diagnosis)
+    try:
+        data.write(text, row.directory / "diagnosis.json")
+    except OSError as error:
+        print(f"stoker: the report could not be kept: {error}", file=sys.stderr)
+    console = Console(stderr=True)
+    if diagnosis.steps:
+        terminal.show(diagnosis, row.run, console)
+    else:
+        terminal.show_notes(diagnosis, console)
+    if json_path is not None:
+        data.write(text, json_path)
+
+
+class Live:
+    """One line about how far the run is: rewritten on a terminal, every few seconds when piped."""
+
+    PIPED_S = 10.0
+
+    def __init__(self, row: Row) -> None:
+        from stoker.observe.progress import Progress
+
+        self._progress = Progress(row.directory)
+        self._started = self._said = time.monotonic()
+        self._tty = sys.stderr.isatty()
+        print(f"stoker: watching; records go to {row.directory}", file=sys.stderr)
+
+    def tick(self) -> None:
+        """Called about twice a second."""
+        now = time.monotonic()
+        if not self._tty and now - self._said < self.PIPED_S:
+            return
+        self._said = now
+        self._progress.update()
+        seen = f"{self._progress.batches} batches, {self._progress.steps} optimizer steps"
+        text = f"stoker: {now - self._started:.0f} s, {seen}"
+        print(f"\r\x1b[K{text}\r" if self._tty else text, end="" if self._tty else "\n", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Leave the terminal clean."""
+        if self._tty:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,132 @@
+"""The embedded store of runs: one SQLite file in `.stoker/`, safe against kill -9, and a directory for each run."""
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.errors import UsageError
+
+HOME = Path(".stoker")
+LAST = "last"
+_SCHEMA = """
+create table if not exists runs (
+    run text primary key,
+    directory text not null,
+    command text not null,
+    started_s real not null,
+    state text not null,
+    verdict text,
+    summary text
+);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run in the index. `state` is running, done, failed, short or interrupted."""
+
+    run: str
+    directory: Path
+    command: tuple[str, ...]
+    started_s: float
+    state: str
+    verdict: str | None
+
+
+class Ledger:
+    """The runs below one directory, by default `.stoker` where the command was typed."""
+
+    def __init__(self, home: Path = HOME) -> None:
+        self.home = home
+
+    def open_run(self, command: Sequence[str], directory: Path | None = None) -> Row:
+        """A new run with a directory of its own."""
+        started_s = time.time()
+        run, place = self._fresh(started_s, directory)
+        row = Row(run, place, tuple(command), started_s, "running", None)
+        with self._database() as database:
+            values = (run, str(place.resolve()), json.dumps(list(command)), started_s, "running")
+            sql = "insert into runs (run, directory, command, started_s, state) values (?, ?, ?, ?, ?)"
+            database.execute(sql, values)
+        return row
+
+    def close_run(self, run: str, state: str, verdict: str | None, summary: str | None) -> None:
+        """Say how a run ended."""
+        with self._database() as database:
+            database.execute(
+                "update runs set state = ?, verdict = ?, summary = ? where run = ?", (state, verdict, summary, run)
+            )
+
+    def runs(self) -> list[Row]:
+        """All runs, newest first: those in the index, and those that only left a directory."""
+        indexed = self._indexed()
+        known = {row.directory.resolve() for row in indexed}
+        loose = [_loose(path) for path in self.home.glob("runs/*/run.json") if path.parent.resolve() not in known]
+        return sorted([*indexed, *loose], key=lambda row: row.started_s, reverse=True)
+
+    def _indexed(self) -> list[Row]:
+        if not (self.home / "ledger.db").exists():
+            return []
+        with self._database() as database:
+            found = database.execute("select run, directory, command, started_s, state, verdict from runs").fetchall()
+        return [
+            Row(run, Path(directory), tuple(json.loads(command)), started_s, state, verdict)
+            for run, directory, command, started_s, state, verdict in found
+        ]
+
+    def find(self, name: str) -> Path:
+        """The directory of a run: its name, the start of its name, `last`, or the directory itself."""
+        if (Path(name) / "run.json").is_file():
+            return Path(name)
+        rows = self.runs()
+        if name == LAST and rows:
+            return rows[0].directory
+        found = [row for row in rows if row.run == name] or [row for row in rows if row.run.startswith(name)]
+        if len(found) == 1:
+            return found[0].directory
+        if found:
+            raise UsageError(f"{name} could be {', '.join(row.run for row in found)}; write more of it")
+        known = f"known runs: {', '.join(row.run for row in rows[:5])}" if rows else f"{self.home} holds no runs yet"
+        raise UsageError(f"no run is called {name}; {known}")
+
+    def _fresh(self, started_s: float, directory: Path | None) -> tuple[str, Path]:
+        """A name and a directory that nobody has, also if two runs start in the same second."""
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(started_s))
+        for number in range(1, 1000):
+            run = stamp if number == 1 else f"{stamp}-{number}"
+            place = directory or self.home / "runs" / run
+            try:
+                place.mkdir(parents=True, exist_ok=directory is not None and not any(directory.glob("*")))
+            except FileExistsError:
+                if directory is not None:
+                    raise UsageError(f"{directory} is not empty; expected a new or empty directory for --out") from None
+                continue
+            if directory is None or not self._is_known(run):
+                return run, place
+        raise UsageError(f"{self.home} is full of runs of this second; try again")
+
+    def _is_known(self, run: str) -> bool:
+        return any(row.run == run for row in self.runs())
+
+    @contextmanager
+    def _database(self) -> Iterator[sqlite3.Connection]:
+        self.home.mkdir(parents=True, exist_ok=True)
+        ignore = self.home / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n")
+        with closing(sqlite3.connect(self.home / "ledger.db", timeout=30)) as database:
+            database.execute("pragma journal_mode = wal")
+            database.executescript(_SCHEMA)
+            with database:
+                yield database
+
+
+def _loose(path: Path) -> Row:
+    """A run that was recorded from inside a script, without the command line."""
+    about = json.loads(path.read_text())
+    state = "done" if (path.parent / "end.json").exists() else "running"
+    return Row(path.parent.name, path.parent, tuple(about["command"]), about["started_s"], state, None)

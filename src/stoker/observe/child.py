@@ -1,0 +1,154 @@
+"""The child's side: attach at start-up, instrument torch when it is imported, let go at the end."""
+
+import atexit
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from stoker.observe import hooks, loaders, loggers, workers
+from stoker.observe.options import Options
+from stoker.observe.pace import Pace
+from stoker.observe.patches import Imports, Patches
+from stoker.observe.recorder import Recorder, about_process
+from stoker.observe.saves import Saves
+from stoker.observe.settings import Settings
+from stoker.records import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RUN = "STOKER_RUN"
+
+
+class Observer:
+    """Everything Stoker has inside one process."""
+
+    def __init__(self, directory: Path, options: Options) -> None:
+        self.recorder = Recorder(directory)
+        self.options = options
+        self.patches = Patches()
+        self.pace = Pace(options, self.recorder, directory)
+        self.saves = Saves(self.recorder, directory, self.patches, redirect=not options.whole)
+        self._closed = False
+
+    def start(self) -> None:
+        """Begin to write down, and wait for torch."""
+        recorder = self.recorder
+        recorder.note("process", argv=sys.argv, **about_process())
+        recorder.ensure_running()
+        os.register_at_fork(after_in_child=self._after_fork)
+        atexit.register(self.finish)
+        self._patch_exit()
+        wanted = {
+            "torch": self._instrument,
+            "stoker.sim.device": lambda module: hooks.watch_simulated(module, recorder, self.patches),
+            **{name: self._logger(name) for name in loggers.KNOWN},
+        }
+        Imports(wanted, lambda text: recorder.note("trouble", text=text)).install(self.patches)
+
+    def _instrument(self, torch: ModuleType) -> None:
+        """Each part by itself: one that a new torch breaks leaves the others standing."""
+        recorder, patches, pace = self.recorder, self.patches, self.pace
+        parts: list[Callable[[], None]] = [
+            partial(Settings(self.options.knobs, recorder.note).install, torch, patches),
+            *(partial(part, torch, recorder, patches, pace) for part in hooks.PARTS),
+            partial(loaders.install, torch, recorder, patches, pace),
+            partial(workers.install, torch, recorder, patches),
+            partial(self.saves.install, torch),
+        ]
+        for part in parts:
+            try:
+                part()
+            except Exception as error:  # noqa: BLE001  the user's import must succeed
+                recorder.note("trouble", text=f"torch {torch.__version__} is not fully seen: {error!r}")
+        recorder.note("torch", version=str(torch.__version__))
+
+    def _logger(self, name: str) -> Any:
+        return lambda module: loggers.install(name, module, self.recorder, self.patches)
+
+    def _patch_exit(self) -> None:
+        """`os._exit` skips all farewells; what was seen is written before."""
+        leave = os._exit
+
+        def _exit(status: int) -> None:
+            self.saves.clean()
+            self.recorder.close()
+            leave(status)
+
+        self.patches.set(os, "_exit", _exit)
+
+    def _after_fork(self) -> None:
+        if not self._closed:
+            self.recorder.after_fork()
+            self.saves.after_fork()
+
+    def finish(self) -> None:
+        """The script's own code has ended: write the rest, put everything back."""
+        if self._closed:
+            return
+        self._closed = True
+        self.recorder.mark(Kind.EXIT)
+        self.recorder.note("device", **hooks.device_facts())
+        self.saves.clean()
+        self.recorder.close()
+        self.patches.restore()
+        atexit.unregister(self.finish)
+
+
+def attach() -> None:
+    """Called once by `attach/sitecustomize.py`."""
+    directory = Path(os.environ[RUN])
+    options = Options.read(directory)
+    _hide(options.path_before)
+    if options.observe:
+        Observer(directory, options).start()
+    else:
+        _only_set(options)
+
+
+def _only_set(options: Options) -> None:
+    """`stoker run`: nothing but the knobs. A knob that could not be set is said, once, where the script's errors go."""
+    patches = Patches()
+    said: set[str] = set()
+
+    def note(note: str, **facts: Any) -> None:
+        text = facts.get("why") or facts.get("text")
+        if note != "set" and isinstance(text, str) and text not in said:
+            said.add(text)
+            print(f"stoker: {text}", file=sys.stderr)
+
+    def meet(torch: ModuleType) -> None:
+        Settings(options.knobs, note).install(torch, patches)
+
+    Imports({"torch": meet}, lambda text: note("trouble", text=text)).install(patches)
+
+
+def _hide(path_before: str | None) -> None:
+    """Take our words out of `os.environ`, not out of the real environment that sub-processes inherit."""
+    ours: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # noqa: SLF001
+    words = {name: os.environ[name] for name in (RUN, "PYTHONPATH") if name in os.environ}
+    ours.pop(RUN.encode(), None)
+    ours.pop(b"PYTHONPATH", None)
+    if path_before is not None:
+        ours[b"PYTHONPATH"] = os.fsencode(path_before)
+    _follow_subprocesses(words, path_before)
+
+
+def _follow_subprocesses(words: dict[str, str], path_before: str | None) -> None:
+    """A launcher that hands its ranks a copy of `os.environ` hands them our words too."""
+
+    def patch(subprocess: ModuleType) -> None:
+        start = subprocess.Popen.__init__
+
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            env = kwargs.get("env")
+            if isinstance(env, dict) and env.get("PYTHONPATH") == path_before:
+                kwargs["env"] = {**env, **words}
+            start(self, *args, **kwargs)
+
+        subprocess.Popen.__init__ = __init__
+
+    Imports({"subprocess": patch}, lambda _: None).install(Patches())

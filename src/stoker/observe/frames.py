@@ -1,0 +1,86 @@
+"""Which line of the user's own code a stack stands in."""
+
+import os
+import sys
+import sysconfig
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH120, PTH100  pathlib is slow to import
+
+
+def _library_roots() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    roots = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return (*sorted(root + os.sep for root in roots), _OWN + os.sep, "<frozen", "<__array_function__")
+
+
+class Frames:
+    """Numbers places as they are first seen, and notes each of them once."""
+
+    def __init__(self, note: Callable[..., None]) -> None:
+        self._note = note
+        self._roots = _library_roots()
+        self._ours: dict[CodeType, bool] = {}
+        self._numbers: dict[tuple[CodeType, int, CodeType], int] = {}
+
+    def place(self, frame: FrameType) -> int:
+        """The number of the place where this stack stands: the user's innermost line and the leaf below it."""
+        leaf = frame.f_code
+        found: FrameType | None = frame
+        while found is not None and not self._is_users(found.f_code):
+            found = found.f_back
+        found = found or self._not_ours(frame)
+        key = (found.f_code, found.f_lineno, leaf)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._numbers)
+            self._note("line", **_describe(number, found, leaf))
+        return number
+
+    def _not_ours(self, frame: FrameType) -> FrameType:
+        """Where no line is the user's: the innermost one that is not Stoker's own, if there is one."""
+        found: FrameType | None = frame
+        while found is not None and found.f_code.co_filename.startswith(_OWN):
+            found = found.f_back
+        return found or frame
+
+    def forget(self) -> None:
+        """Start numbering again: a forked child writes its own notes."""
+        self._numbers.clear()
+
+    def _is_users(self, code: CodeType) -> bool:
+        ours = self._ours.get(code)
+        if ours is None:
+            name = code.co_filename
+            ours = self._ours[code] = not (name.startswith(self._roots) or f"{os.sep}site-packages{os.sep}" in name)
+        return ours
+
+
+def _describe(number: int, frame: FrameType, leaf: CodeType) -> dict[str, Any]:
+    module = _module_of(leaf.co_filename)
+    code = frame.f_code
+    return {
+        "number": number,
+        "file": code.co_filename,
+        "line": frame.f_lineno,
+        "function": code.co_qualname,
+        "leaf": f"{module}.{leaf.co_qualname}",
+    }
+
+
+def _module_of(path: str) -> str:
+    """`…/site-packages/torch/nn/linear.py` is `torch.nn.linear`."""
+    for root in sorted(sys.path, key=len, reverse=True):
+        if root and path.startswith(root + os.sep):
+            path = path[len(root) + 1 :]
+            break
+    return path.removesuffix(".py").removesuffix("/__init__").replace(os.sep, ".")
+
+
+def users_frame(frame: FrameType | None, frames: Frames) -> FrameType | None:
+    """The innermost frame of the user's own code, from this frame outwards."""
+    while frame is not None and not frames._is_users(frame.f_code):  # noqa: SLF001
+        frame = frame.f_back
+    return frame

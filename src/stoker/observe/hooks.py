@@ -1,0 +1,260 @@
+"""The hooks in torch itself: forward, backward, optimizer, sections without gradients, collector, and the device."""
+
+import functools
+import gc
+import sys
+import weakref
+from _thread import get_ident
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from stoker.observe.pace import Pace
+from stoker.observe.patches import Patches
+from stoker.observe.recorder import Recorder, clock
+from stoker.observe.spans import spanned
+from stoker.records import ARG, Kind
+
+# ---- forward ---------------------------------------------------------------------------------------------
+
+
+class Roots:
+    """For each module that was called outermost: the code of its span, and how many modules it holds."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[int, int, Any]] = {}
+
+    def look(self, module: Any) -> tuple[int, int, Any]:
+        """A module without parameters is a loss, or a small helper that is none of the model."""
+        number = id(module)
+        found = self._known.get(number)
+        if found is None:
+            kind = Kind.FORWARD if next(module.parameters(), None) is not None else Kind.LOSS
+            gone = weakref.ref(module, lambda _: self._known.pop(number, None))
+            found = self._known[number] = (kind << 1, sum(1 for _ in module.modules()), gone)
+        return found
+
+
+def watch_forward(torch: ModuleType, recorder: Recorder, patches: Patches, _: Pace) -> None:
+    """Only the outermost call is written down: for all others the hook is one comparison."""
+    home, put, calls = recorder.home, recorder.put, recorder.module_calls
+    original = torch.nn.Module.__call__
+    compiling = torch.compiler.is_dynamo_compiling
+    look = Roots().look
+    inside = False
+
+    @functools.wraps(original)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        nonlocal inside
+        if inside or get_ident() != home[0] or compiling():
+            return original(self, *args, **kwargs)
+        code, size, _ = look(self)
+        calls[0] += size
+        inside = True
+        put(clock())
+        put(code)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            inside = False
+            put(clock())
+            put(code | 1)
+
+    patches.set(torch.nn.Module, "__call__", __call__)
+
+
+# ---- backward and optimizer ------------------------------------------------------------------------------
+
+
+def watch_backward(torch: ModuleType, recorder: Recorder, patches: Patches, pace: Pace) -> None:
+    """Every backward; the first one says which thread trains."""
+    home = recorder.home
+    trained = [False]
+
+    def watched(original: Callable[..., Any]) -> Callable[..., Any]:
+        timed = spanned(original, recorder, Kind.BACKWARD)
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            pace.backwards += 1
+            if not trained[0]:  # the thread that trains is the one to watch, if the main thread does not
+                trained[0] = True
+                home[0] = get_ident()
+            return timed(*args, **kwargs)
+
+        return backward
+
+    patches.set(torch.autograd, "backward", watched(torch.autograd.backward))
+    patches.set(torch.autograd, "grad", watched(torch.autograd.grad))
+    patches.set(torch.Tensor, "backward", spanned(torch.Tensor.backward, recorder, Kind.BACKWARD))
+
+
+def watch_optimizers(torch: ModuleType, recorder: Recorder, patches: Patches, pace: Pace) -> None:
+    """Steps through torch's own hooks, the rest by wrapping."""
+    home, put = recorder.home, recorder.put
+    module = import_module("torch.optim.optimizer")  # torch.optim hides its own submodule
+    numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+    code = Kind.OPTIMIZER << 1
+
+    def before(optimizer: Any, *_: Any) -> None:
+        if get_ident() == home[0]:
+            number = numbers.get(optimizer)
+            if number is None:
+                number = numbers[optimizer] = len(numbers) + 1
+                recorder.ensure_running()
+            put(clock())
+            put(code | number << ARG)
+
+    def after(optimizer: Any, *_: Any) -> None:
+        if get_ident() == home[0]:
+            put(clock())
+            put(code | 1 | numbers.get(optimizer, 0) << ARG)
+            pace.stepped()
+
+    patches.on_restore(module.register_optimizer_step_pre_hook(before).remove)
+    patches.on_restore(module.register_optimizer_step_post_hook(after).remove)
+    for owner in (module.Optimizer, torch.nn.Module):
+        patches.set(owner, "zero_grad", spanned(owner.zero_grad, recorder, Kind.ZERO))
+    helpers = [(torch.amp.GradScaler, name) for name in ("step", "unscale_", "update")]
+    helpers += [(torch.nn.utils, "clip_grad_norm_"), (torch.nn.utils, "clip_grad_value_")]
+    for owner, name in helpers:
+        patches.set(owner, name, spanned(getattr(owner, name), recorder, Kind.OPTIMIZER))
+
+
+# ---- sections and collector ------------------------------------------------------------------------------
+
+
+def watch_sections(torch: ModuleType, recorder: Recorder, patches: Patches, _: Pace) -> None:
+    """`no_grad` and `inference_mode`."""
+    for section in (torch.no_grad, torch.inference_mode):
+        _watch_section(section, recorder, patches)
+
+
+def _watch_section(section: Any, recorder: Recorder, patches: Patches) -> None:
+    """`with torch.no_grad():`, as a block or as a decorator."""
+    home, put = recorder.home, recorder.put
+    enter, leave = section.__enter__, section.__exit__
+    code = Kind.NO_GRAD << 1
+
+    @functools.wraps(enter)
+    def __enter__(self: Any) -> Any:  # noqa: N807
+        if get_ident() == home[0]:
+            put(clock())
+            put(code)
+        return enter(self)
+
+    @functools.wraps(leave)
+    def __exit__(self: Any, *details: Any) -> Any:  # noqa: N807
+        try:
+            return leave(self, *details)
+        finally:
+            if get_ident() == home[0]:
+                put(clock())
+                put(code | 1)
+
+    patches.set(section, "__enter__", __enter__)
+    patches.set(section, "__exit__", __exit__)
+
+
+def watch_collector(_: ModuleType, recorder: Recorder, patches: Patches, __: Pace) -> None:
+    """The garbage collector's pauses."""
+    home, put = recorder.home, recorder.put
+    code = Kind.GC << 1
+
+    def collecting(phase: str, _: dict[str, int]) -> None:
+        if get_ident() == home[0]:
+            put(clock())
+            put(code if phase == "start" else code | 1)
+
+    patches.add(gc.callbacks, collecting)
+
+
+# ---- device ----------------------------------------------------------------------------------------------
+
+_WAITS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__")
+
+
+def watch_accelerator(torch: ModuleType, recorder: Recorder, patches: Patches, _: Pace) -> None:
+    """A real device, if there is one."""
+    if torch.accelerator.is_available():
+        watch_device(torch, recorder, patches)
+
+
+def watch_device(torch: ModuleType, recorder: Recorder, patches: Patches) -> None:
+    """Copies and waits; only where there is a device, because a CPU tensor's `.item()` waits for nothing."""
+    if recorder.device_watched:
+        return
+    recorder.device_watched = True
+    for name in _WAITS:
+        patches.set(torch.Tensor, name, _waiting(getattr(torch.Tensor, name), recorder))
+    for name in ("to", "cuda", "copy_"):
+        patches.set(torch.Tensor, name, _copying(getattr(torch.Tensor, name), recorder))
+    for owner in (torch.cuda, torch.accelerator):
+        patches.set(owner, "synchronize", spanned(owner.synchronize, recorder, Kind.SYNC))
+
+
+def _is_remote(tensor: Any) -> bool:
+    """True if this tensor lives on a device: a real one, or the simulated one, which only looks like the CPU."""
+    return not tensor.is_cpu or hasattr(type(tensor), "simulated")
+
+
+def _waiting(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+    home, span = recorder.home, recorder.span
+
+    @functools.wraps(original)
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if get_ident() != home[0] or not _is_remote(self):
+            return original(self, *args, **kwargs)
+        start = clock()
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            span(Kind.SYNC, start, clock())
+
+    return wait
+
+
+def _copying(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+    """A copy to the device is a transfer; a copy from it waits until the device is done: a sync."""
+    home, span = recorder.home, recorder.span
+
+    @functools.wraps(original)
+    def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if get_ident() != home[0]:
+            return original(self, *args, **kwargs)
+        start = clock()
+        out = original(self, *args, **kwargs)
+        if out is not self or args:
+            here, there = _is_remote(self), _is_remote(out)
+            if here != there:
+                span(Kind.SYNC if here else Kind.COPY, start, clock())
+        return out
+
+    return copy
+
+
+def watch_simulated(module: ModuleType, recorder: Recorder, patches: Patches) -> None:
+    """The simulated accelerator: its waits and copies go through the same methods as a real one's."""
+    watch_device(sys.modules["torch"], recorder, patches)
+    patches.set(module.Device, "synchronize", spanned(module.Device.synchronize, recorder, Kind.SYNC))
+
+
+def device_facts() -> dict[str, Any]:
+    """The device's name, busy time and peak memory, if torch was imported and there is one."""
+    simulated = sys.modules.get("stoker.sim.device")
+    devices = simulated.live() if simulated else []
+    if devices:
+        busiest = max(devices, key=lambda device: device.busy_s)
+        busy_ns = int(busiest.busy_s * 1e9)
+        return {"name": "sim", "busy_ns": busy_ns, "peak_bytes": busiest.memory_peak_bytes or None}
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.accelerator.is_available():
+        return {}
+    kind = torch.accelerator.current_accelerator().type
+    if kind != "cuda":
+        return {"name": kind}
+    return {"name": torch.cuda.get_device_name(), "peak_bytes": torch.cuda.max_memory_allocated()}
+
+
+PARTS = (watch_forward, watch_backward, watch_optimizers, watch_sections, watch_collector, watch_accelerator)

@@ -1,0 +1,179 @@
+"""Start the user's command with Stoker attached, watch it from outside, pass signals on as if Stoker were not there."""
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.errors import UsageError
+from stoker.observe.child import RUN
+from stoker.observe.files import write
+from stoker.observe.meters import Meters, machine
+from stoker.observe.options import Options
+from stoker.records import encode
+
+ATTACH = Path(__file__).parent / "attach"
+TICK_S = 0.5
+PATIENCE_S = 20.0
+"""How long a script may take to end once the doctor has seen enough."""
+LAST_CALL_S = 5.0
+SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+FROM_KERNEL = 0x80
+"""`si_code` of a signal that the terminal sent to the whole group: the child has it already."""
+PDEATHSIG, SUBREAPER = 1, 36
+"""prctl's numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    interrupted: bool
+    ended_by_doctor: bool
+
+
+def resolve(command: Sequence[str]) -> list[str]:
+    """The command as it is started; a mistake that can be seen beforehand is said beforehand."""
+    if not command:
+        raise UsageError("no command was given; write it after two dashes: stoker doctor -- python train.py")
+    first = command[0]
+    if first.endswith(".py"):
+        if not Path(first).is_file():
+            raise UsageError(f"{first} does not exist; expected the path of a training script")
+        return [sys.executable, *command]
+    if shutil.which(first) is None:
+        raise UsageError(f"{first} is no command that can be run; expected something like: python train.py")
+    _check_script(command)
+    return list(command)
+
+
+def _check_script(command: Sequence[str]) -> None:
+    """`python [-u …] script.py`: the script must be there."""
+    if not Path(command[0]).name.startswith("python"):
+        return
+    for word in command[1:]:
+        if word in ("-m", "-c", "-"):
+            return
+        if not word.startswith("-"):
+            if word.endswith(".py") and not Path(word).is_file():
+                raise UsageError(f"{word} does not exist; expected the path of a training script")
+            return
+
+
+def launch(command: Sequence[str], directory: Path, options: Options, on_tick: Callable[[], None]) -> Ended:
+    """Run the command to its end; everything it leaves behind is in `directory`."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(SUBREAPER, 1, 0, 0, 0)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS, signal.SIGCHLD})
+
+    def in_child() -> None:
+        libc.prctl(PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    try:
+        environment = prepare(command, directory, options)
+        child = subprocess.Popen(command, env={**os.environ, **environment}, preexec_fn=in_child)  # noqa: PLW1509
+        ended = _Watch(child, directory, on_tick).until_the_end()
+        write(directory, "end.json", {"end_ns": time.perf_counter_ns(), **encode_end(ended)})
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return ended
+
+
+def encode_end(ended: Ended) -> dict[str, int | bool]:
+    """The end as it lies in the run's directory."""
+    return {"code": ended.code, "interrupted": ended.interrupted, "ended_by_doctor": ended.ended_by_doctor}
+
+
+def prepare(command: Sequence[str], directory: Path, options: Options) -> dict[str, str]:
+    """Write down what the child must know; returns what to add to its environment, so that it looks there."""
+    options.write(directory)
+    about = {
+        "command": list(command),
+        "started_s": time.time(),
+        "start_ns": time.perf_counter_ns(),
+        "whole": options.whole,
+        "machine": encode(machine()),
+    }
+    write(directory, "run.json", about)
+    path = os.environ.get("PYTHONPATH")
+    return {RUN: str(directory), "PYTHONPATH": os.pathsep.join(filter(None, [str(ATTACH), path]))}
+
+
+class _Watch:
+    """Waits for a child: meters, the live line, signals, and the end."""
+
+    def __init__(self, child: subprocess.Popen[bytes], directory: Path, on_tick: Callable[[], None]) -> None:
+        self._child = child
+        self._directory = directory
+        self._on_tick = on_tick
+        self._meters = Meters(child.pid)
+        self._interrupts = 0
+        self._enough_since = 0.0
+        self._file = (directory / "meters.jsonl").open("a")
+
+    def until_the_end(self) -> Ended:
+        with self._file:
+            while self._child.poll() is None:
+                self._wait()
+                self._read_meters()
+                self._on_tick()
+                self._hurry()
+            self._wait_for_daemons()
+        return Ended(self._child.returncode, self._interrupts > 0, self._enough_since > 0)
+
+    def _wait(self) -> None:
+        info = signal.sigtimedwait({*SIGNALS, signal.SIGCHLD}, TICK_S)
+        if info is None or info.si_signo == signal.SIGCHLD:
+            return
+        self._interrupts += 1
+        if self._child.poll() is not None:
+            return
+        if self._interrupts > 2:  # noqa: PLR2004  asked three times, the user means it
+            self._child.kill()
+        elif info.si_code != FROM_KERNEL:
+            self._child.send_signal(info.si_signo)
+
+    def _read_meters(self) -> None:
+        meter = self._meters.read()
+        if meter is not None:
+            try:
+                self._file.write(json.dumps(encode(meter)) + "\n")
+                self._file.flush()
+            except OSError:
+                self._file = Path(os.devnull).open("a")  # noqa: SIM115  it lives as long as the watch
+
+    def _hurry(self) -> None:
+        """A script that does not end although it was told to is asked, then made."""
+        if not self._enough_since:
+            if (self._directory / "enough").exists():
+                self._enough_since = time.monotonic()
+            return
+        waited = time.monotonic() - self._enough_since
+        if waited > PATIENCE_S + LAST_CALL_S:
+            self._child.kill()
+        elif waited > PATIENCE_S:
+            self._child.terminate()
+
+    def _wait_for_daemons(self) -> None:
+        """A script that goes into the background is adopted by us, and watched there if it trains."""
+        import psutil
+
+        def training() -> list[psutil.Process]:
+            pids = {int(path.name.split("-")[1]) for path in self._directory.glob("*.events")}
+            return [child for child in psutil.Process().children(recursive=True) if child.pid in pids]
+
+        time.sleep(0.05)
+        while training() and not self._interrupts:
+            self._wait()
+            self._on_tick()
+            while os.waitpid(-1, os.WNOHANG)[0] if psutil.Process().children() else 0:
+                pass

@@ -1,0 +1,236 @@
+"""The hooks in torch's DataLoader: every wait for a batch, each loader apart, and epochs that may end early."""
+
+import dis
+import functools
+import sys
+import weakref
+from _thread import get_ident
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+from stoker.observe.epochs import planned
+from stoker.observe.frames import Frames, users_frame
+from stoker.observe.pace import Epoch, Pace
+from stoker.observe.patches import Patches
+from stoker.observe.recorder import Recorder, clock
+from stoker.records import ARG, Kind
+
+STATE = "_stoker_epoch"
+WITH_DEFAULT = 2
+"""Arguments of `next(iterator, default)`, which never raises."""
+CAN_BEAR = ("lightning", "pytorch_lightning", "accelerate", "transformers")
+"""Loops that call `next()` by hand and are known to take an early end well."""
+
+
+def install(torch: ModuleType, recorder: Recorder, patches: Patches, pace: Pace) -> None:
+    """Instrument DataLoader and the iterators it makes."""
+    module = torch.utils.data.dataloader
+    known = Loaders(recorder)
+    _watch_iter(torch, known, recorder, patches, pace)
+    _watch_next(module._BaseDataLoaderIter, recorder, patches, pace)  # noqa: SLF001
+    _watch_retire(module._MultiProcessingDataLoaderIter, recorder, patches)  # noqa: SLF001
+
+
+class Loaders:
+    """Numbers loaders as they are first used, and notes how each was configured."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._frames = Frames(lambda *_, **__: None)
+
+    def number(self, loader: Any) -> int:
+        """The loader's number; facts about it are noted when it is new."""
+        number = self._numbers.get(loader)
+        if number is None:
+            number = self._numbers[loader] = len(self._numbers) + 1
+            frame = users_frame(sys._getframe(1), self._frames)  # noqa: SLF001
+            self._recorder.note("loader", **_facts(number, loader, frame))
+        return number
+
+
+def _watch_iter(torch: ModuleType, known: Loaders, recorder: Recorder, patches: Patches, pace: Pace) -> None:
+    home, put = recorder.home, recorder.put
+    kind = torch.utils.data.DataLoader
+    original = kind.__iter__
+    code = Kind.ITER << 1
+
+    @functools.wraps(original)
+    def __iter__(self: Any) -> Any:  # noqa: N807
+        if get_ident() != home[0]:
+            return _followed(self, original(self))
+        recorder.ensure_running()
+        number = known.number(self)
+        epoch = Epoch(number, length(self), False, torch.is_grad_enabled(), pace.backwards)
+        pace.begin(epoch)
+        if not pace.epochs_noted and (found := planned(sys._getframe(1))) is not None:  # noqa: SLF001
+            pace.epochs_noted = True
+            recorder.note("epochs", epochs=found[0], name=found[1])
+        recorder.iterating = number
+        put(clock())
+        put(code | number << ARG)
+        try:
+            iterator = original(self)
+        finally:
+            put(clock())
+            put(code | 1 | number << ARG)
+        setattr(iterator, STATE, epoch)
+        return iterator
+
+    def _followed(self: Any, iterator: Any) -> Any:
+        """Another thread's epoch: seen from the moment that thread turns out to be the one that trains."""
+        if not pace.backwards:
+            setattr(iterator, STATE, Epoch(known.number(self), length(self), False, True, 0))
+        return iterator
+
+    patches.set(kind, "__iter__", __iter__)
+
+
+def _watch_next(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> None:
+    home, put = recorder.home, recorder.put
+    original = kind.__next__
+    wait, none = Kind.NEXT << 1, Kind.EXHAUSTED << 1 | 1
+
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:  # noqa: N807
+        epoch: Epoch | None = self.__dict__.get(STATE)
+        if epoch is None or get_ident() != home[0]:
+            return original(self)
+        number = epoch.loader << ARG
+        now = clock()
+        if not epoch.first_ns:
+            epoch.bearable = can_bear_an_end(sys._getframe(1))  # noqa: SLF001
+        over = pace.is_over(epoch, now)
+        put(now)
+        put(wait | number)
+        if over:
+            _let_go(self)
+            put(clock())
+            put(none | number)
+            raise StopIteration
+        try:
+            batch = original(self)
+        except StopIteration:
+            put(clock())
+            put(none | number)
+            pace.ended(epoch)
+            raise
+        except BaseException:
+            put(clock())
+            put(wait | 1 | number)
+            raise
+        put(clock())
+        put(wait | 1 | number)
+        if not epoch.batches:
+            recorder.note("batch", loader=epoch.loader, samples=_samples(batch))
+        epoch.batches += 1
+        return batch
+
+    patches.set(kind, "__next__", __next__)
+
+
+def _let_go(iterator: Any) -> None:
+    """End the workers of an epoch that ends early, as the last batch would have done."""
+    if getattr(iterator, "_workers", None) and not iterator._persistent_workers:  # noqa: SLF001
+        iterator._shutdown_workers()  # noqa: SLF001
+
+
+def _watch_retire(kind: Any, recorder: Recorder, patches: Patches) -> None:
+    home, span = recorder.home, recorder.span
+    original = kind._shutdown_workers  # noqa: SLF001
+
+    @functools.wraps(original)
+    def _shutdown_workers(self: Any) -> None:
+        if getattr(self, "_shutdown", True) or get_ident() != home[0]:
+            original(self)
+            return
+        start = clock()
+        try:
+            original(self)
+        finally:
+            span(Kind.RETIRE, start, clock())
+
+    patches.set(kind, "_shutdown_workers", _shutdown_workers)
+
+
+# ---- could the loop bear an early end? -------------------------------------------------------------------
+
+
+def can_bear_an_end(frame: FrameType) -> bool:
+    """True if the caller is a for loop, or a hand-written `next()` that is ready for StopIteration."""
+    if frame.f_globals.get("__name__", "").partition(".")[0] in CAN_BEAR:
+        return True
+    return _bears(frame.f_code, frame.f_lasti)
+
+
+@functools.lru_cache(maxsize=256)
+def _bears(code: CodeType, offset: int) -> bool:
+    instruction = next((i for i in dis.get_instructions(code) if i.offset == offset), None)
+    if instruction is None:
+        return False
+    if instruction.opname == "FOR_ITER":
+        return True
+    if instruction.opname == "CALL" and instruction.arg == WITH_DEFAULT:
+        return "next" in code.co_names
+    entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]  # noqa: SLF001  3.11 has no public way
+    handled = any(entry.start <= offset < entry.end for entry in entries)
+    return handled and "StopIteration" in code.co_names
+
+
+# ---- facts -----------------------------------------------------------------------------------------------
+
+
+def length(loader: Any) -> int | None:
+    """The number of batches of an epoch, if the loader knows; asking must not leave a trace."""
+    try:
+        from torch.utils.data import IterableDataset
+
+        if isinstance(loader.dataset, IterableDataset):
+            before = loader._IterableDataset_len_called  # noqa: SLF001
+            try:
+                return len(loader)
+            finally:
+                loader._IterableDataset_len_called = before  # noqa: SLF001
+        return len(loader)
+    except (TypeError, NotImplementedError, AttributeError):
+        return None
+
+
+def _samples(batch: Any, depth: int = 3) -> int | None:
+    """The length of the first tensor in a batch."""
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else None
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    if isinstance(batch, (list, tuple)) and batch and depth:
+        if isinstance(batch[0], (str, bytes, int, float)):
+            return len(batch)
+        return _samples(batch[0], depth - 1)
+    return None
+
+
+def _facts(number: int, loader: Any, frame: FrameType | None) -> dict[str, Any]:
+    sampler = loader.sampler
+    try:
+        samples = len(loader.dataset)
+    except (TypeError, NotImplementedError):
+        samples = None
+    context = loader.multiprocessing_context
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    return {
+        "loader": number,
+        "kind": type(loader).__name__,
+        "dataset": type(loader.dataset).__name__,
+        "length": length(loader),
+        "samples": samples,
+        "batch_size": size if isinstance(size, int) else None,
+        "num_workers": loader.num_workers,
+        "prefetch_factor": loader.prefetch_factor,
+        "pin_memory": bool(loader.pin_memory),
+        "persistent_workers": bool(loader.persistent_workers),
+        "shuffled": "Sequential" not in type(sampler).__name__ and "Infinite" not in type(sampler).__name__,
+        "start_method": context.get_start_method() if context is not None else None,
+        "file": frame.f_code.co_filename if frame else "",
+        "line": frame.f_lineno if frame else 0,
+    }

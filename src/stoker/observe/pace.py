@@ -1,0 +1,191 @@
+"""How much of a run is enough: each loader's epoch may end early, and the run itself after a few whole cycles."""
+
+import os
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.observe.options import Options
+from stoker.observe.recorder import Recorder, clock
+
+TRAIN_STEPS, TRAIN_S, TRAIN_LONGEST_S = 40, 12.0, 30.0
+"""An epoch of training ends after this many steps *and* seconds, or after the longest time."""
+FEWEST_STEPS = 6
+"""No epoch is cut before this many batches, however slow they are …"""
+SLOWEST_S = 75.0
+"""… unless it takes longer than this."""
+CHECK_BATCHES, CHECK_S, CHECK_LONGEST_S = 12, 3.0, 8.0
+"""The same for an epoch of validation."""
+CYCLES, CYCLES_S = 2, 30.0
+"""The run ends after this many epochs, if they took this long together."""
+NOT_TRAINING = 4
+"""An epoch that has brought this many batches and no backward is validation."""
+DEAF = 20
+"""A script that has caught this many requests to end is ended without asking."""
+CUT, END = "cut", "end"
+
+
+class Enough(SystemExit):
+    """The doctor has seen enough. Not an `Exception`, so that scripts that catch those still end."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+@dataclass(slots=True)
+class Epoch:
+    """One pass over one loader, as its iterator goes along."""
+
+    loader: int
+    length: int | None
+    bearable: bool
+    grad: bool
+    backwards_before: int
+    began_ns: int = 0
+    first_ns: int = 0
+    batches: int = 0
+    over: bool = False
+    ordinal: int = 0
+
+
+class Pace:
+    """Decides when an epoch may end. Says nothing at all with `--whole`."""
+
+    def __init__(self, options: Options, recorder: Recorder, directory: Path) -> None:
+        self.whole = options.whole
+        self._cycle = options.cycle
+        self.backwards = 0
+        self.optimizer_steps = 0
+        self.loop_ns = 0
+        self.cycles = 0
+        self.epochs_noted = False
+        self._steps = options.steps
+        self._budget_ns = int(options.budget_s * 1e9)
+        self._recorder = recorder
+        self._directory = directory
+        self._first_step_ns = 0
+        self._passes: Counter[int] = Counter()
+        self._ranks = Ranks(directory)
+        self._enough = False
+        self._told = 0
+
+    def begin(self, epoch: Epoch) -> None:
+        """A loader's epoch begins; the run may end here instead."""
+        epoch.began_ns = clock()
+        epoch.ordinal = self._passes[epoch.loader]
+        self._passes[epoch.loader] += 1
+        if self.whole:
+            return
+        if not self._ranks.several and epoch.grad and self._is_long_enough(epoch.began_ns):
+            self.end_run()
+        self.loop_ns = self.loop_ns or epoch.began_ns
+
+    def is_over(self, epoch: Epoch, now_ns: int) -> bool:
+        """True if this epoch may end before its next batch; the run itself may end here too."""
+        epoch.first_ns = epoch.first_ns or now_ns
+        if self.whole:
+            return False
+        if epoch.over:
+            return True
+        wish = self._wish(epoch, now_ns)
+        if self._ranks.several:
+            wish = self._ranks.agree(epoch, wish)
+        if wish == END:
+            self.end_run()
+        if wish == CUT:
+            self._cut(epoch)
+        return epoch.over
+
+    def _wish(self, epoch: Epoch, now_ns: int) -> str:
+        trains = self.trains(epoch)
+        late = now_ns - self.loop_ns > self._budget_ns and epoch.batches >= FEWEST_STEPS
+        if trains and (
+            (late and not (epoch.bearable and self._cycle)) or (self._ranks.several and self._is_long_enough(now_ns))
+        ):
+            return END
+        if epoch.bearable and self._had_enough(epoch, trains, (now_ns - epoch.first_ns) / 1e9):
+            return CUT
+        return ""
+
+    def trains(self, epoch: Epoch) -> bool:
+        """True if this epoch trains: gradients are on and a backward has come, or may still come."""
+        return self.backwards > epoch.backwards_before or (epoch.grad and epoch.batches < NOT_TRAINING)
+
+    def stepped(self) -> None:
+        """An optimizer has stepped; a script without a loader ends here."""
+        self.optimizer_steps += 1
+        if self.whole or self.loop_ns:
+            return
+        now = clock()
+        self._first_step_ns = self._first_step_ns or now
+        if now - self._first_step_ns > self._budget_ns and self.optimizer_steps > FEWEST_STEPS:
+            self.end_run()
+
+    def ended(self, epoch: Epoch) -> None:
+        """An epoch has come to its end, by itself or not."""
+        self.cycles += self.trains(epoch)
+
+    def end_run(self) -> None:
+        """Enough was seen: leave the script by the exception that means a normal exit."""
+        if not self._enough:
+            self._enough = True
+            self._recorder.note("enough", cycles=self.cycles)
+            self._recorder.flush()
+            with suppress(OSError):
+                (self._directory / "enough").touch()
+        self._told += 1
+        if self._told > DEAF:
+            os._exit(0)
+        raise Enough
+
+    def _had_enough(self, epoch: Epoch, trains: bool, seconds: float) -> bool:
+        if epoch.length is not None and epoch.length - epoch.batches <= max(2, epoch.length // 10):
+            return False  # the rest is short, and a whole epoch is worth more than a forecast
+        if not self._cycle and trains:
+            return False  # it ends when the budget is spent
+        if not trains:
+            enough = epoch.batches >= CHECK_BATCHES and seconds >= CHECK_S
+            return enough or (seconds >= CHECK_LONGEST_S and epoch.batches > 1) or seconds > SLOWEST_S
+        if self._steps is not None:
+            return epoch.batches >= self._steps or seconds > SLOWEST_S
+        enough = epoch.batches >= TRAIN_STEPS and seconds >= TRAIN_S
+        return enough or (seconds >= TRAIN_LONGEST_S and epoch.batches >= FEWEST_STEPS) or seconds > SLOWEST_S
+
+    def _cut(self, epoch: Epoch) -> None:
+        epoch.over = True
+        self.ended(epoch)
+        self._recorder.note("cut", loader=epoch.loader, batches=epoch.batches, length=epoch.length)
+
+    def _is_long_enough(self, now_ns: int) -> bool:
+        if not self.loop_ns or not self.backwards:
+            return False
+        seconds = (now_ns - self.loop_ns) / 1e9
+        return seconds * 1e9 > self._budget_ns or (self.cycles >= CYCLES and seconds > CYCLES_S)
+
+
+class Ranks:
+    """Ranks that train together must stop together: rank 0 decides, a few batches ahead, and all obey."""
+
+    LEAD = 4
+    """Ranks wait for each other in every step, so none is this many batches ahead."""
+
+    def __init__(self, directory: Path) -> None:
+        self.several = os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1")
+        self._leads = os.environ.get("RANK", "0") == "0"
+        self._directory = directory
+
+    def agree(self, epoch: Epoch, wish: str) -> str:
+        """What all ranks do at this batch."""
+        place = self._directory / f"agreed-{epoch.loader}-{epoch.ordinal}"
+        try:
+            if not place.exists():
+                if wish and self._leads:
+                    scratch = place.with_suffix(".part")
+                    scratch.write_text(f"{epoch.batches + self.LEAD} {wish}")
+                    scratch.replace(place)
+                return ""
+            at, agreed = place.read_text().split()
+        except (OSError, ValueError):
+            return ""
+        return agreed if epoch.batches >= int(at) else ""

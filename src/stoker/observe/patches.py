@@ -1,0 +1,88 @@
+"""What was touched, so that it can be put back."""
+
+import sys
+from collections.abc import Callable, MutableSequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+_ABSENT = object()
+
+
+class Patches:
+    """Attributes replaced and hooks registered; `restore` puts everything back, last one first."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Replace an attribute; one that was inherited is removed again on restore."""
+        before = vars(owner).get(name, _ABSENT)
+
+        def undo() -> None:
+            if before is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+        setattr(owner, name, value)
+        self._undo.append(undo)
+
+    def add(self, items: MutableSequence[Any], item: Any) -> None:
+        """Append to a list of callbacks."""
+        items.append(item)
+        self.on_restore(lambda: items.remove(item) if item in items else None)
+
+    def on_restore(self, undo: Callable[[], None]) -> None:
+        """Remember how something else is put back."""
+        self._undo.append(undo)
+
+    def restore(self) -> None:
+        """Put everything back."""
+        while self._undo:
+            self._undo.pop()()
+
+
+class Imports(MetaPathFinder):
+    """Calls back right after certain modules have been imported, and stays out of all other imports."""
+
+    def __init__(self, wanted: dict[str, Callable[[ModuleType], None]], failed: Callable[[str], None]) -> None:
+        self._wanted = wanted
+        self._failed = failed
+
+    def install(self, patches: Patches) -> None:
+        """Serve what is imported already, and listen for the rest."""
+        for name in list(self._wanted):
+            if name in sys.modules:
+                self._serve(sys.modules[name])
+        sys.meta_path.insert(0, self)
+        patches.on_restore(lambda: sys.meta_path.remove(self) if self in sys.meta_path else None)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """The spec another finder has, with a loader that calls us once it is done."""
+        if name not in self._wanted:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            self._listen(spec.loader)
+        return spec
+
+    def _listen(self, loader: Loader) -> None:
+        """Only this one loader object is changed, and only until it has done its work."""
+        original = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
+            original(module)
+            self._serve(module)
+
+        loader.exec_module = exec_module  # type: ignore[method-assign]
+
+    def _serve(self, module: ModuleType) -> None:
+        callback = self._wanted.pop(module.__name__, None)
+        try:
+            if callback is not None:
+                callback(module)
+        except Exception as error:  # noqa: BLE001  the user's import must succeed
+            self._failed(f"could not instrument {module.__name__}: {error!r}")

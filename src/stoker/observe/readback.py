@@ -1,0 +1,248 @@
+"""The files of a run, whatever is there of them, as one `Observation`."""
+
+import json
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from stoker.errors import UsageError
+from stoker.observe import workers
+from stoker.observe.meters import machine
+from stoker.records import (
+    Cut,
+    Kind,
+    Line,
+    LoaderFacts,
+    Machine,
+    Meter,
+    Observation,
+    Track,
+    WorkerBatch,
+    WorkerTrack,
+    decode,
+)
+
+SMALLEST_TIME = 1 << 32
+"""A code is below this and a time above, so that a pair torn by a signal or by the end is recognised."""
+TRAINING = {Kind.BACKWARD, Kind.OPTIMIZER}
+
+
+def read(directory: Path) -> Observation:
+    """Everything that was seen of the run in `directory`, also if it was killed halfway."""
+    about = _json(directory / "run.json")
+    if about is None:
+        raise UsageError(f"{directory} holds no run; expected a directory below .stoker/runs")
+    end = _json(directory / "end.json") or {}
+    processes = [Process(path) for path in sorted(directory.glob("*.notes"))]
+    meters = tuple(_meters(directory / "meters.jsonl"))
+    start_ns = int(about["start_ns"])
+    end_ns = int(end.get("end_ns") or _last_sign(processes, meters, start_ns))
+    made = [process.worker() for process in processes]
+    tracks = [process.track(start_ns, end_ns) for process in processes if process.facts("worker") is None]
+    tracks = tracks or [_unseen(start_ns, end_ns)]
+    return Observation(
+        run=directory.name,
+        command=tuple(about["command"]),
+        started_s=float(about["started_s"]),
+        start_ns=start_ns,
+        end_ns=end_ns,
+        exit_code=end.get("code"),
+        whole=bool(about["whole"]),
+        interrupted=bool(end.get("interrupted")),
+        attached=bool(processes),
+        ended_by_doctor=bool(end.get("ended_by_doctor")) or any(process.facts("enough") for process in processes),
+        trouble=tuple(_trouble(directory, processes)),
+        tracks=tuple(sorted(tracks, key=_trained, reverse=True)),
+        workers=tuple(worker for worker in made if worker is not None),
+        meters=meters,
+        machine=decode(Machine, about["machine"]) if "machine" in about else machine(),
+    )
+
+
+def _trained(track: Track) -> tuple[int, int, int]:
+    """The main track is the one that trained most; among equals the lowest rank, then the fullest."""
+    steps = sum(1 for code in track.codes if code >> 1 & 127 in TRAINING and code & 1)
+    return steps, -(track.rank or 0), len(track.codes)
+
+
+def _unseen(start_ns: int, end_ns: int) -> Track:
+    """The track of a command in which nothing could be attached."""
+    nothing = (None,) * 4
+    return Track(0, None, start_ns, end_ns, (), (), (), (), (), (), (), (), *nothing, 0, None, None, None, ())
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The whole lines of a file of JSON lines; the last may be torn."""
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return
+    for line in text.splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
+
+
+def _meters(path: Path) -> Iterator[Meter]:
+    for line in _lines(path):
+        try:
+            yield decode(Meter, line)
+        except ValueError:
+            continue
+
+
+def _last_sign(processes: list["Process"], meters: tuple[Meter, ...], start_ns: int) -> int:
+    """When a run that did not say goodbye was last seen alive."""
+    signs = [start_ns, *(meter.time_ns for meter in meters)]
+    return max([*signs, *(process.last_ns() for process in processes)])
+
+
+def _trouble(directory: Path, processes: list["Process"]) -> Iterator[str]:
+    for path in sorted(directory.glob("trouble-*.txt")):
+        yield path.read_text()
+    failed = directory / "attach-failed.txt"
+    if failed.exists():
+        yield f"could not attach: {failed.read_text().strip()}"
+    for process in processes:
+        yield from (note["text"] for note in process.notes if note["note"] == "trouble")
+
+
+class Process:
+    """The files of one process."""
+
+    def __init__(self, notes: Path) -> None:
+        self._stem = notes.with_suffix("")
+        self.notes = list(_lines(notes))
+        self.pid = int(notes.name.split("-")[1])
+
+    def facts(self, name: str) -> dict[str, Any] | None:
+        """The last note of this name."""
+        return next((note for note in reversed(self.notes) if note["note"] == name), None)
+
+    def all(self, name: str) -> list[dict[str, Any]]:
+        """Every note of this name."""
+        return [note for note in self.notes if note["note"] == name]
+
+    def last_ns(self) -> int:
+        """The last thing this process wrote."""
+        times = [int(note["t"]) for note in self.notes]
+        return max([*times, *self._pairs("events")[0], *self._pairs("samples")[0]], default=0)
+
+    def _numbers(self, column: str) -> "array[int]":
+        path = self._stem.with_suffix(f".{column}")
+        numbers = array("q")
+        if path.exists():
+            data = path.read_bytes()
+            numbers.frombytes(data[: len(data) - len(data) % 8])
+        return numbers
+
+    def _pairs(self, column: str) -> tuple[list[int], list[int]]:
+        """Times and codes, without what was torn."""
+        times: list[int] = []
+        codes: list[int] = []
+        waiting: int | None = None
+        for number in self._numbers(column):
+            if number >= SMALLEST_TIME:
+                waiting = number
+            elif waiting is not None:
+                times.append(waiting)
+                codes.append(number)
+                waiting = None
+        return times, codes
+
+    def _places(self) -> tuple[Line, ...]:
+        return tuple(Line(n["file"], n["line"], n["function"], n["leaf"]) for n in self.all("line"))
+
+    def track(self, start_ns: int, end_ns: int) -> Track:
+        """The process as one that may have trained."""
+        times, codes = self._pairs("events")
+        sample_times, sample_lines = self._pairs("samples")
+        lines = self._places()
+        seen = [i for i, line in enumerate(sample_lines) if line < len(lines)]
+        device = self.facts("device") or {}
+        closing = self.facts("closing") or {}
+        return Track(
+            pid=self.pid,
+            rank=(self.facts("process") or {}).get("rank"),
+            start_ns=start_ns,
+            end_ns=end_ns,
+            times_ns=tuple(times),
+            codes=tuple(codes),
+            sample_times_ns=tuple(sample_times[i] for i in seen),
+            sample_lines=tuple(sample_lines[i] for i in seen),
+            lines=lines,
+            loaders=tuple(_facts_of(note) for note in self.all("loader")),
+            cuts=tuple(Cut(n["loader"], n["batches"], n["length"], n["t"]) for n in self.all("cut")),
+            notes=tuple(sorted({f"{n['note']}: {n['path']}" for n in self.all("redirected")})),
+            device=device.get("name"),
+            device_busy_ns=device.get("busy_ns"),
+            device_peak_bytes=device.get("peak_bytes"),
+            epochs_planned=(self.facts("epochs") or {}).get("epochs"),
+            module_calls=closing.get("module_calls", 0),
+            own_ns=closing.get("own_ns"),
+            event_ns=closing.get("event_ns"),
+            call_ns=closing.get("call_ns"),
+            batch_samples=tuple(n["samples"] for n in self.all("batch") if n["samples"] is not None),
+        )
+
+    def worker(self) -> WorkerTrack | None:
+        """The process as a maker of batches, if it made any."""
+        batches = self._batches()
+        role = self.facts("worker")
+        if role is None and not batches:
+            return None
+        _, sample_lines = self._pairs("samples")
+        start = int(self.notes[0]["t"]) if self.notes else 0
+        return WorkerTrack(
+            pid=self.pid,
+            worker=role["worker"] if role else None,
+            loader=role["loader"] if role else None,
+            start_ns=start,
+            end_ns=max([start, *(int(note["t"]) for note in self.notes), *(b.end_ns for b in batches)]),
+            batches=batches,
+            sample_lines=tuple(sample_lines),
+            lines=self._places(),
+        )
+
+    def _batches(self) -> tuple[WorkerBatch, ...]:
+        numbers = self._numbers("batches")
+        rows = [numbers[i : i + workers.ROW] for i in range(0, len(numbers) - workers.ROW + 1, workers.ROW)]
+        made = [row for row in rows if row[0] == workers.MADE]
+        sent = [row for row in rows if row[0] == workers.SENT]
+        return tuple(_batch(row, sent[i] if i < len(sent) else None) for i, row in enumerate(made))
+
+
+def _facts_of(note: dict[str, Any]) -> LoaderFacts:
+    return decode(LoaderFacts, {key: value for key, value in note.items() if key not in ("note", "t")})
+
+
+def _batch(made: "array[int]", sent: "array[int] | None") -> WorkerBatch:
+    _, start, end, samples, collated, user, system, _, queued, blocked, minor, major, read, disk, *_ = made
+    return WorkerBatch(
+        begin_ns=start,
+        end_ns=end,
+        samples=samples,
+        fetch_s=(end - start - collated) / 1e9,
+        collate_s=collated / 1e9,
+        send_s=(sent[2] - sent[1]) / 1e9 if sent else 0.0,
+        user_s=user / 1e9,
+        system_s=system / 1e9,
+        blocked_s=blocked / 1e9,
+        queued_s=queued / 1e9,
+        major_faults=major,
+        minor_faults=minor,
+        read_bytes=read,
+        disk_bytes=disk,
+        sent_bytes=sent[4] if sent else 0,
+        tensors=sent[5] if sent else 0,
+    )

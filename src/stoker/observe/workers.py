@@ -1,0 +1,191 @@
+"""The hooks where batches are made: in stock workers, or on the main thread where there are none.
+
+Reading is told from transforming without patching any file object: what a thread waits for beyond its CPU time and
+its time in the run queue is files and sockets, and the kernel keeps these accounts per thread.
+"""
+
+import functools
+import os
+import resource
+from _thread import get_ident
+from types import ModuleType
+from typing import Any
+
+from stoker.observe.patches import Patches
+from stoker.observe.recorder import Recorder, about_process, clock
+
+ROW = 16
+"""Numbers in a row of a worker's file; the first says what the row is."""
+MADE, SENT = 0, 1
+IO_WORTH_NS = 1_000_000
+"""Below this the two reads of the I/O account would cost too much; the next longer batch is counted again."""
+MOST_NODES = 4096
+"""Parts of a batch looked at when counting its bytes."""
+
+
+def install(torch: ModuleType, recorder: Recorder, patches: Patches) -> None:
+    """Instrument the fetchers, which workers and the main thread share, and the workers' loop."""
+    fetch = torch.utils.data._utils.fetch  # noqa: SLF001
+    bench = Bench(recorder)
+    patches.set(fetch._BaseDatasetFetcher, "__init__", bench.init(fetch._BaseDatasetFetcher.__init__))  # noqa: SLF001
+    for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):  # noqa: SLF001
+        patches.set(kind, "fetch", bench.fetch(kind.fetch))
+    worker = torch.utils.data._utils.worker  # noqa: SLF001
+    patches.set(worker, "_worker_loop", _watched_loop(worker._worker_loop, recorder, bench))  # noqa: SLF001
+
+
+class Accounts:
+    """What the kernel knows of this thread: CPU seconds, waiting for a core, faults, bytes read."""
+
+    def __init__(self) -> None:
+        self._schedule = _open("/proc/thread-self/schedstat")
+        self._io = _open("/proc/thread-self/io")
+
+    def read(self, with_io: bool) -> tuple[int, ...]:
+        """User ns, system ns, on a core ns, queued ns, minor faults, major faults, bytes read, bytes from disk."""
+        usage = resource.getrusage(resource.RUSAGE_THREAD)
+        ran, queued = self._scheduled()
+        read, disk = self._read_bytes() if with_io else (0, 0)
+        user, system = int(usage.ru_utime * 1e9), int(usage.ru_stime * 1e9)
+        return user, system, ran or user + system, queued, usage.ru_minflt, usage.ru_majflt, read, disk
+
+    def _scheduled(self) -> tuple[int, int]:
+        if self._schedule is None:
+            return 0, 0
+        ran, queued, _ = os.pread(self._schedule, 96, 0).split()
+        return int(ran), int(queued)
+
+    def _read_bytes(self) -> tuple[int, int]:
+        if self._io is None:
+            return 0, 0
+        fields = os.pread(self._io, 512, 0).split()
+        return int(fields[1]), int(fields[9])
+
+
+def _open(path: str) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+class Bench:
+    """Where batches are made in this process."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.collated_ns = 0
+        self._accounts: Accounts | None = None
+        self._thread = 0
+        self._last_ns = IO_WORTH_NS
+
+    def init(self, original: Any) -> Any:
+        """A fetcher whose collate function is timed."""
+
+        @functools.wraps(original)
+        def __init__(fetcher: Any, dataset: Any, auto_collation: Any, collate_fn: Any, drop_last: Any) -> None:  # noqa: N807
+            original(fetcher, dataset, auto_collation, collate_fn, drop_last)
+            fetcher.collate_fn = self._collating(collate_fn)
+
+        return __init__
+
+    def _collating(self, collate_fn: Any) -> Any:
+        def collate(data: Any) -> Any:
+            start = clock()
+            try:
+                return collate_fn(data)
+            finally:
+                self.collated_ns += clock() - start
+
+        return collate
+
+    def fetch(self, original: Any) -> Any:
+        """A fetch that leaves a row."""
+        home = self.recorder.home
+
+        @functools.wraps(original)
+        def fetch(fetcher: Any, index: Any) -> Any:
+            if get_ident() != home[0]:
+                return original(fetcher, index)
+            with_io = self._last_ns >= IO_WORTH_NS
+            accounts = self._accounts_of(home[0])
+            self.collated_ns = 0
+            before, start = accounts.read(with_io), clock()
+            data = original(fetcher, index)
+            end, after = clock(), accounts.read(with_io)
+            samples = len(index) if isinstance(index, list) else 1
+            self._row(start, end, samples, [b - a for a, b in zip(before, after, strict=True)])
+            return data
+
+        return fetch
+
+    def _accounts_of(self, thread: int) -> Accounts:
+        if self._accounts is None or self._thread != thread:
+            self._accounts, self._thread = Accounts(), thread
+        return self._accounts
+
+    def _row(self, start: int, end: int, samples: int, spent: list[int]) -> None:
+        user, system, ran, queued, *rest = spent
+        wall = self._last_ns = end - start
+        scale = ran / (user + system) if user + system else 0.0  # the scheduler's clock is finer than the two
+        blocked = max(wall - ran - queued, 0)
+        row = (MADE, start, end, samples, self.collated_ns, int(user * scale), int(system * scale), ran, queued)
+        self.recorder.batches.extend((*row, blocked, *rest, 0, 0))
+
+    def forget(self) -> None:
+        """In a new process the accounts are another thread's."""
+        self._accounts = None
+
+
+# ---- workers ---------------------------------------------------------------------------------------------
+
+
+def _watched_loop(original: Any, recorder: Recorder, bench: Bench) -> Any:
+    @functools.wraps(original)
+    def _worker_loop(*args: Any, **kwargs: Any) -> None:
+        try:
+            bench.forget()
+            worker = args[10] if len(args) > 10 else None  # noqa: PLR2004  worker_id's place in torch's signature
+            recorder.note("worker", worker=worker, loader=recorder.iterating, **about_process())
+            recorder.ensure_running()
+            _time_sending(recorder)
+        except Exception as error:  # noqa: BLE001  the worker must work
+            recorder.note("trouble", text=f"a worker is not observed: {error!r}")
+        original(*args, **kwargs)
+
+    return _worker_loop
+
+
+def _time_sending(recorder: Recorder) -> None:
+    """A batch is copied into shared memory when its queue pickles it, in the queue's own thread."""
+    from multiprocessing import queues
+
+    class Pickler(queues._ForkingPickler):  # type: ignore[name-defined,misc]  # noqa: SLF001
+        @classmethod
+        def dumps(cls, obj: Any, protocol: int | None = None) -> Any:
+            start = clock()
+            data = super().dumps(obj, protocol)
+            end = clock()
+            size, tensors = weigh(obj)
+            row = (SENT, start, end, len(data), size, tensors)
+            recorder.batches.extend(row + (0,) * (ROW - len(row)))
+            return data
+
+    queues._ForkingPickler = Pickler  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def weigh(batch: Any) -> tuple[int, int]:
+    """Bytes and number of the tensors and arrays in a batch."""
+    size = count = 0
+    left = [batch]
+    for _ in range(MOST_NODES):
+        if not left:
+            break
+        part = left.pop()
+        if hasattr(part, "nbytes"):
+            size, count = size + int(part.nbytes), count + 1
+        elif isinstance(part, dict):
+            left.extend(part.values())
+        elif isinstance(part, (list, tuple)):
+            left.extend(part)
+    return size, count

@@ -1,0 +1,168 @@
+"""Records become a forecast of the full epoch and run, put together from parts that were measured apart.
+
+Pure and seeded: the same records give the same forecast, with an interval from resampled blocks of steady steps.
+"""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stoker.attribute.steady import quantile
+from stoker.records import Attribution, Pass, Prediction
+
+ROUNDS = 400
+LOW, HIGH = 0.025, 0.975
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """An epoch's seconds by part; they add up to it."""
+
+    first_batch_s: float
+    head_s: float
+    steady_s: float
+    validation_s: float
+    checkpoint_s: float
+    between_s: float
+    steady_steps: int
+
+    @property
+    def total_s(self) -> float:
+        """The epoch."""
+        return self.first_batch_s + self.head_s + self.steady_s + self.validation_s + self.checkpoint_s + self.between_s
+
+
+def forecast(seen: Attribution, epochs: int | None) -> Prediction | None:
+    """The full epoch with a 95 % interval, and the run if the number of its epochs is known."""
+    parts = epoch_parts(seen)
+    if parts is None or seen.steady is None:
+        return None
+    low_s, high_s = _interval([seen.steps[i].seconds for i in seen.steady.steps])
+    rest_s = parts.total_s - parts.steady_s
+    run_s = None if epochs is None else _run_s(seen, parts, epochs)
+    low, high = rest_s + low_s * parts.steady_steps, rest_s + high_s * parts.steady_steps
+    return Prediction(parts.total_s, min(low, parts.total_s), max(high, parts.total_s), run_s)
+
+
+def epoch_parts(seen: Attribution) -> Parts | None:
+    """A typical epoch: what comes once in it, and steady steps for the rest of its length."""
+    train = _train_passes(seen)
+    length = next((one.length for one in train if one.length), None)
+    if seen.steady is None or not train or length is None:
+        return None
+    head_s, head = _head(seen)
+    steady_steps = max(length - head, 0)
+    later = train[1:] or train
+    return Parts(
+        first_batch_s=quantile([one.first_batch_s for one in later], 0.5),
+        head_s=head_s,
+        steady_s=seen.steady.mean_step_s * steady_steps,
+        validation_s=_validation_s(seen, train, length),
+        checkpoint_s=_checkpoint_s(seen, train, length),
+        between_s=_mean(seen.between_s) if seen.between_s else _mean([one.retire_s for one in train]),
+        steady_steps=steady_steps,
+    )
+
+
+def _train_passes(seen: Attribution) -> list[Pass]:
+    """The passes of the loader that the steps were counted by."""
+    train = [one for one in seen.passes if one.is_train and one.batches]
+    if not train:
+        return []
+    primary = max({one.loader for one in train}, key=lambda loader: sum(p.batches for p in train if p.loader == loader))
+    return [one for one in train if one.loader == primary]
+
+
+def _head(seen: Attribution) -> tuple[float, int]:
+    """The first steps of a typical epoch that are not steady: their seconds and their number."""
+    assert seen.steady is not None
+    steady = set(seen.steady.steps)
+    warm = seen.steps[seen.steady.warmup_steps].epoch  # warm-up comes once in a run, not once in an epoch
+    epochs = {step.epoch for step in seen.steps if step.epoch > warm} or {warm}
+    heads = [step for i, step in enumerate(seen.steps) if step.epoch in epochs and i not in steady]
+    return math.fsum(step.seconds for step in heads) / len(epochs), round(len(heads) / len(epochs))
+
+
+# ---- validation and checkpoints --------------------------------------------------------------------------
+
+
+def _validation_s(seen: Attribution, train: Sequence[Pass], length: int) -> float:
+    """What validation adds to an epoch: once between epochs, or every so many steps inside."""
+    total_s = next(phase.seconds for phase in seen.phases if phase.name == "validation")
+    missing_s = math.fsum(_missing_s(one) for one in seen.passes if not one.is_train)
+    if not total_s:
+        return 0.0
+    inside_s = math.fsum(step.parts.get("validation", 0.0) for step in seen.steps)
+    inside_missing_s = math.fsum(_missing_s(one) for one in seen.passes if not one.is_train and _is_inside(one, train))
+    early_s = _early_s(seen, train)
+    between_s = total_s - early_s - inside_s + missing_s - inside_missing_s
+    steps = max(len(seen.steps), 1)
+    return max(between_s, 0.0) / _cycles(train) + (inside_s + inside_missing_s) * length / steps
+
+
+def _missing_s(one: Pass) -> float:
+    """Seconds that a pass that was cut did not take."""
+    if not one.is_cut or one.length is None or one.batch_s is None:
+        return 0.0
+    return (one.length - one.batches) * one.batch_s
+
+
+def _is_inside(one: Pass, train: Sequence[Pass]) -> bool:
+    return any(outer.start_ns < one.start_ns and one.end_ns < outer.end_ns for outer in train)
+
+
+def _early_s(seen: Attribution, train: Sequence[Pass]) -> float:
+    """Validation before training begins, as some frameworks do for a check."""
+    first = train[0].start_ns
+    return math.fsum(
+        (one.end_ns - one.start_ns) / 1e9 + _missing_s(one)
+        for one in seen.passes
+        if not one.is_train and one.end_ns < first
+    )
+
+
+def _cycles(train: Sequence[Pass]) -> int:
+    """Epochs that came to their end, so that what follows an epoch was seen."""
+    return max(sum(1 for one in train if one.is_whole or one.is_cut), 1)
+
+
+def _checkpoint_s(seen: Attribution, train: Sequence[Pass], length: int) -> float:
+    total_s = next(phase.seconds for phase in seen.phases if phase.name == "checkpoint")
+    inside_s = math.fsum(step.parts.get("checkpoint", 0.0) for step in seen.steps)
+    return (total_s - inside_s) / _cycles(train) + inside_s * length / max(len(seen.steps), 1)
+
+
+def _run_s(seen: Attribution, parts: Parts, epochs: int) -> float:
+    """Start-up once, the first epoch's own first batch, then alike epochs, then the end."""
+    end_s = next(phase.seconds for phase in seen.phases if phase.name == "shutdown")
+    retired_s = math.fsum(one.retire_s for one in seen.passes)
+    first = next((one.first_batch_s for one in seen.passes if one.is_train), parts.first_batch_s)
+    return seen.startup_s + first - parts.first_batch_s + epochs * parts.total_s + max(end_s - retired_s, 0.0)
+
+
+# ---- interval --------------------------------------------------------------------------------------------
+
+
+def _interval(seconds: Sequence[float]) -> tuple[float, float]:
+    """The mean step's 95 % interval: blocks are drawn, because neighbouring steps are alike."""
+    count = len(seconds)
+    if count < 4:  # noqa: PLR2004  nothing to resample
+        return min(seconds), max(seconds)
+    draw = random.Random(0)  # noqa: S311  not for secrets
+    block = max(round(count ** (1 / 3)), 1)
+    means = []
+    for _ in range(ROUNDS):
+        picked: list[float] = []
+        while len(picked) < count:
+            start = draw.randrange(count - block + 1)
+            picked += seconds[start : start + block]
+        means.append(_mean(picked[:count]))
+    half = count // 2
+    wander = abs(_mean(seconds[:half]) - _mean(seconds[half:])) / 2  # what a longer run may still do
+    mean = _mean(seconds)
+    return min(quantile(means, LOW), mean - wander), max(quantile(means, HIGH), mean + wander)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else 0.0

@@ -1,0 +1,1 @@
+"""Records in, bytes out: terminal, Markdown, JSON. Computes no figure."""

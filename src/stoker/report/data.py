@@ -1,0 +1,17 @@
+"""The report for programs: JSON whose keys are a contract."""
+
+import json
+from pathlib import Path
+
+from stoker.records import Diagnosis, Tuning, WhatIf, encode
+
+
+def dumps(record: Diagnosis | Tuning | WhatIf) -> str:
+    """A record as JSON; what was not measured is null."""
+    return json.dumps(encode(record), indent=2, allow_nan=False, ensure_ascii=False)
+
+
+def write(text: str, path: Path) -> None:
+    """Write a report where the user asked for it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")

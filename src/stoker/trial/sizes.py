@@ -1,0 +1,32 @@
+"""Sizes in bytes, as people write them: `16GiB`, `1.5 GB`, `4096`."""
+
+import re
+
+from stoker.errors import UsageError
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    **{prefix: 1024**power for power, prefix in enumerate("kmgt", start=1)},  # as docker and systemd read `16G`
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", start=1)},
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", start=1)},
+}
+_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+
+
+def parse_bytes(text: str) -> int:
+    """The bytes that a text such as `16GiB` means; units of 1000 and of 1024 are kept apart."""
+    match = _TEXT.fullmatch(text)
+    unit = _UNITS.get(match[2].lower()) if match else None
+    size_bytes = int(float(match[1]) * unit) if match and unit else 0
+    if size_bytes < 1:
+        raise UsageError(f"{text!r} is not a size; expected a positive number and a unit, such as 16GiB, 800MB or 4096")
+    return size_bytes
+
+
+def format_bytes(size_bytes: float) -> str:
+    """A size for people, in the largest unit of 1024 that leaves at least one."""
+    for power, unit in enumerate(("B", "KiB", "MiB", "GiB")):
+        if size_bytes < 1024 ** (power + 1):
+            return f"{size_bytes / 1024**power:.{min(power, 1)}f} {unit}"
+    return f"{size_bytes / 1024**4:.1f} TiB"

@@ -1,0 +1,46 @@
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from stoker.errors import UsageError
+from stoker.ledger import Ledger
+
+
+def test_a_run_is_found_by_name_by_its_start_and_as_last(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / ".stoker")
+    first = ledger.open_run(["python", "a.py"])
+    second = ledger.open_run(["python", "b.py"])
+    assert first.run != second.run
+    assert ledger.find(first.run).resolve() == first.directory.resolve()
+    assert ledger.find("last").resolve() == second.directory.resolve()
+    assert [row.command for row in ledger.runs()] == [("python", "b.py"), ("python", "a.py")]
+
+
+def test_a_run_has_a_state_until_it_is_closed(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    row = ledger.open_run(["x"])
+    assert ledger.runs()[0].state == "running"
+    ledger.close_run(row.run, "done", "healthy", None)
+    assert (ledger.runs()[0].state, ledger.runs()[0].verdict) == ("done", "healthy")
+
+
+def test_the_store_is_in_wal_mode_and_hidden_from_git(tmp_path: Path) -> None:
+    Ledger(tmp_path).open_run(["x"])
+    mode = sqlite3.connect(tmp_path / "ledger.db").execute("pragma journal_mode").fetchone()
+    assert mode == ("wal",)
+    assert (tmp_path / ".gitignore").read_text() == "*\n"
+
+
+def test_an_unknown_run_names_the_known_ones(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    row = ledger.open_run(["x"])
+    with pytest.raises(UsageError, match=f"no run is called nope; known runs: {row.run}"):
+        ledger.find("nope")
+
+
+def test_a_directory_that_holds_something_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    with pytest.raises(UsageError, match="is not empty"):
+        Ledger(tmp_path / ".stoker").open_run(["x"], tmp_path / "full")

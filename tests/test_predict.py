@@ -1,0 +1,79 @@
+import pytest
+
+from attribute.tracks import Script, loader
+from stoker.attribute import attribute
+from stoker.predict import epoch_parts, forecast
+from stoker.records import Cut, Kind
+
+
+def cycle(script: Script, steps: int, *, valid: int, first: float = 20) -> None:
+    """An epoch as a script goes through it: train, validate, save."""
+    script.span(Kind.ITER, 5, 1)
+    for i in range(steps):
+        script.step(wait=first if i == 0 else 2)
+    script.exhausted(0, 1).own(4)
+    script.begin(Kind.NO_GRAD).span(Kind.ITER, 1, 2)
+    for _ in range(valid):
+        script.span(Kind.NEXT, 2, 2).span(Kind.FORWARD, 3)
+    script.exhausted(0, 2).end(Kind.NO_GRAD)
+    script.span(Kind.SAVE, 30)
+
+
+LOADERS = [loader(1, length=200), loader(2, length=50)]
+
+
+def test_short_epochs_forecast_what_whole_ones_take() -> None:
+    whole, short = Script().own(1000), Script().own(1000)
+    cuts = []
+    for _ in range(3):
+        cycle(whole, 200, valid=50)
+        cycle(short, 30, valid=10)
+        cuts += [Cut(1, 30, 200, short.now), Cut(2, 10, 50, short.now)]
+    # 5 + 20 first batch; 200 steps; 4 between; 1 + 50 times 5 validation; 30 save
+    true_s = (5 + 20 + 10 + 199 * 12 + 4 + 1 + 50 * 5 + 30) / 1000
+    whole_forecast = forecast(attribute(whole.track(LOADERS)), epochs=3)
+    short_forecast = forecast(attribute(short.track(LOADERS, cuts)), epochs=3)
+    assert whole_forecast is not None
+    assert short_forecast is not None
+    assert whole_forecast.epoch_s == pytest.approx(true_s, rel=0.01)
+    assert short_forecast.epoch_s == pytest.approx(true_s, rel=0.01)
+    assert short_forecast.low_s <= short_forecast.epoch_s <= short_forecast.high_s
+    assert short_forecast.run_s == pytest.approx(1 + 3 * true_s, rel=0.01)
+
+
+def test_start_up_and_warm_up_are_not_multiplied_into_the_epoch() -> None:
+    script = Script().own(15_000).span(Kind.ITER, 5, 1)
+    for i in range(60):
+        script.step(wait=900 if i == 0 else 100 if i < 6 else 2)
+    script.exhausted(0)
+    seen = attribute(script.track([loader(1, length=10_000)], [Cut(1, 60, 10_000, script.now)]))
+    assert seen.steady is not None
+    assert seen.steady.warmup_steps == 6
+    parts = epoch_parts(seen)
+    assert parts is not None
+    assert parts.total_s == pytest.approx(10_000 * 0.012, rel=0.02)
+
+
+def test_validation_every_few_steps_grows_with_the_epoch() -> None:
+    script = Script().span(Kind.ITER, 5, 1)
+    for i in range(40):
+        script.step()
+        if i % 10 == 9:
+            script.begin(Kind.NO_GRAD).span(Kind.FORWARD, 50).end(Kind.NO_GRAD)
+    script.exhausted(0)
+    parts = epoch_parts(attribute(script.track([loader(1, length=400)], [Cut(1, 40, 400, script.now)])))
+    assert parts is not None
+    assert parts.validation_s == pytest.approx(40 * 0.050)
+
+
+def test_an_epoch_of_unknown_length_has_no_forecast() -> None:
+    script = Script()
+    cycle(script, 30, valid=2)
+    assert forecast(attribute(script.track([loader(1, length=None), loader(2)])), epochs=None) is None
+
+
+def test_the_same_records_give_the_same_interval() -> None:
+    script = Script()
+    cycle(script, 50, valid=2)
+    seen = attribute(script.track(LOADERS))
+    assert forecast(seen, 1) == forecast(seen, 1)
