@@ -171,17 +171,17 @@ def report(timings, device, wall_s, args):
     (args.out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
 
 
-def parse():
+def parse(steps=6, workers=0):
     parser = Parser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder with meta.parquet and pulses/")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where checkpoint and metrics go")
     parser.add_argument("--device", choices=["sim", "cpu", "cuda"], default="sim")
     parser.add_argument("--shuffle", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=6, help="stop after so many steps in all (0: never)")
+    parser.add_argument("--steps", type=int, default=steps, help="stop after so many steps in all (0: never)")
     parser.add_argument("--val-steps", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=workers)
     parser.add_argument("--prefetch", type=int, default=2)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)

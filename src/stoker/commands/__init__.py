@@ -10,7 +10,7 @@ import click
 
 from stoker.errors import StokerError
 
-VERBS = ("doctor", "tune", "report", "demo", "run", "predict")
+VERBS = ("doctor", "tune", "run", "predict", "bench", "report", "demo")
 INTERRUPTED = 130
 
 

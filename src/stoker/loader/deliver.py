@@ -73,8 +73,8 @@ class Stream:
         self.times = times
         self.threads_most = threads
         self.depth_most = max(1, depth)
-        self.threads = min(1, threads)
-        """Threads that may work at once."""
+        self.threads = threads
+        """Threads that may work at once: all, because the first batch is waited for; fewer once none is."""
         self.depth = min(self.depth_most, 2 + self.threads)
         """Batches that may be ready or under way."""
         self._calm = 0

@@ -167,6 +167,10 @@ class Source(ABC):
         """The file of a row, and its number inside that file."""
 
     @abstractmethod
+    def paths(self) -> list[str]:
+        """The files, in order."""
+
+    @abstractmethod
     def file_starts(self) -> Ints:
         """The first row of each file, and the number of rows at the end."""
 

@@ -298,6 +298,10 @@ class NpySource(Source):
         shard = int(np.searchsorted(self._starts, row, side="right")) - 1
         return self._shards[shard][0], row - int(self._starts[shard])
 
+    def paths(self) -> list[str]:
+        """The files, in order."""
+        return [path for path, _, _ in self._shards]
+
     def file_starts(self) -> Ints:
         """The first row of each file, and the number of rows at the end."""
         return self._starts

@@ -381,6 +381,10 @@ class ParquetSource(Source):
         first = int(self._starts[group.file])
         return self._paths[group.file], row - first
 
+    def paths(self) -> list[str]:
+        """The files, in order."""
+        return list(self._paths)
+
     def file_starts(self) -> Ints:
         """The first row of each file, and the number of rows at the end."""
         return self._starts
