@@ -8,18 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from stoker.errors import ClosedError, ForkedError
+from stoker.loader.cores import use_one_core
 from stoker.loader.fetch import Batches
 from stoker.loader.ranks import Ticket
+from stoker.loader.source.interface import Reader
 from stoker.loader.windows import Job, Windows
 
 _JOIN_S = 10.0
 _REVIEW_BATCHES = 16
 """How often concurrency and depth are reconsidered."""
-
-_setting_threads = threading.Lock()
 
 
 @dataclass(slots=True)
@@ -43,26 +41,24 @@ class _Failure:
     error: BaseException
 
 
-def _use_one_core() -> None:
-    """Keep torch's own thread pool out of the calling thread: the loader's threads are the parallelism here."""
-    with _setting_threads:
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        # The number for threads that torch has not met yet is process-wide: a throw-away thread puts it back.
-        restore = threading.Thread(target=torch.set_num_threads, args=(before,))
-        restore.start()
-        restore.join()
-
-
 class Stream:
     """An endless sequence of batches. One consumer; `close` ends the threads."""
 
     def __init__(
-        self, tickets: Iterator[Ticket], windows: Windows, batches: Batches, *, threads: int, depth: int, times: Times
+        self,
+        tickets: Iterator[Ticket],
+        windows: Windows,
+        batches: Batches,
+        *,
+        reader: Reader | None = None,
+        threads: int,
+        depth: int,
+        times: Times,
     ) -> None:
         self._tickets = tickets
         self._windows = windows
         self._batches = batches
+        self._reader = reader
         self._upcoming: deque[Ticket] = deque()
         """Tickets from the next to be taken on; the first `_handed - _taken` of them are being made."""
         self._made: dict[int, Any] = {}
@@ -203,7 +199,7 @@ class Stream:
             if number == self._taken:
                 self._out.notify()
 
-        return Job(lambda: self._batches.make(ticket, needed), done, "gather_s")
+        return Job(lambda: self._batches.make(ticket, needed, self._reader), done, "gather_s")
 
     def _run(self, job: Job | None) -> None:
         """Do a job without the lock; the caller holds it before and after."""
@@ -223,7 +219,7 @@ class Stream:
 
     def serve(self, number: int) -> None:
         """A thread's life."""
-        _use_one_core()
+        use_one_core()
         with self._lock:
             while not self._closed:
                 job = self._job() if number < self.threads else None
@@ -246,6 +242,8 @@ class Stream:
             self._made.clear()
             self._work.notify_all()
             self._out.notify_all()
+        if self._reader is not None:
+            self._reader.close()
         for thread in self._pool if join and not inside else ():
             if thread is not threading.current_thread():
                 thread.join(_JOIN_S)

@@ -17,7 +17,7 @@ from stoker.loader.ranks import Split
 from stoker.loader.source.blocks import EvenBlocks
 from stoker.loader.source.interface import Batch, Source
 from stoker.loader.stats import Stats
-from stoker.loader.windows import Windows
+from stoker.loader.windows import Windows, rows_ahead
 
 Shuffle = bool | Literal["full"]
 
@@ -105,10 +105,16 @@ class SourceEngine:
             bucket_rows=self._bucket_rows,
             drops=self.source.row_bytes * len(self.source) > self._memory_bytes,
         )
+        reader = self.source.reader(
+            rows_ahead(self._order, self.split.tickets(epoch, position)),
+            memory_bytes=budget.ahead_bytes(self._memory_bytes),
+            threads=self._threads,
+        )
         self._stream = Stream(
             self.split.tickets(epoch, position),
             windows,
             self._batches,
+            reader=reader,
             threads=self._threads,
             depth=budget.depth(self.source.row_bytes * self.split.batch_size, self._memory_bytes),
             times=self._times,
@@ -173,6 +179,7 @@ class SourceEngine:
             window_blocks=self._order.window_blocks if self._shuffle else None,
             skipped_rows=self._batches.skipped_rows,
             skipped=tuple(self._batches.skipped),
+            remote=self.source.remote(),
         )
 
     def _read_bytes(self) -> int:

@@ -10,7 +10,7 @@ from stoker.errors import DataError, MapError
 from stoker.loader.device import Copier
 from stoker.loader.ranks import Ticket
 from stoker.loader.source.blocks import Ints
-from stoker.loader.source.interface import Batch, Lease, Pick, Skipped, Source
+from stoker.loader.source.interface import BadRowsError, Batch, Lease, Pick, Place, Reader, Skipped, Source
 from stoker.loader.windows import Ready
 
 OnError = Literal["raise", "skip"]
@@ -43,15 +43,21 @@ class Batches:
         self.skipped: list[Skipped] = list(source.skipped)
         self.skipped_rows = sum(skipped.rows for skipped in source.skipped)
 
-    def make(self, ticket: Ticket, windows: list[Ready]) -> Any:
+    def make(self, ticket: Ticket, windows: list[Ready], reader: Reader | None = None) -> Any:
         """The batch, or None if every row of it had to be left out."""
         pick = self._pick(ticket, windows)
         if any(ready.failed for ready in windows):
             pick = self._without_failed(pick, [one for ready in windows for one in ready.loaded])
-        if not len(pick.rows):
+        gathered = None
+        while gathered is None and len(pick.rows):
+            try:
+                gathered = (reader or self._source).gather(pick, self._lease)
+            except BadRowsError as bad:
+                pick = self._without_bad(pick, bad)
+        if gathered is None:
             return None
         self._seen(pick.rows)
-        batch = self._shape(self._source.gather(pick, self._lease))
+        batch = self._shape(gathered)
         made = batch if self._map is None else self._mapped(batch, ticket, pick)
         return made if self._copier is None else self._copier.start(made)
 
@@ -60,20 +66,21 @@ class Batches:
         return made if self._copier is None or made is None else self._copier.finish(made)
 
     def _pick(self, ticket: Ticket, windows: list[Ready]) -> Pick:
-        parts, slots = [], 0
+        parts, slots, place = [], 0, Place()
         for ready in windows:
             if ready.error is not None:
                 raise ready.error
             window = ready.window
             assert window is not None
+            place = Place(window.key[0], ticket.epoch, ticket.start)
             slot, inner = window.place(max(ticket.start, window.start), min(ticket.stop, window.stop))
             parts.append((window.first[slot] + inner, slot + slots, inner))
             slots += len(window.blocks)
         held = [ready.stacked for ready in windows]
         if len(parts) == 1:
-            return Pick(*parts[0], held)
+            return Pick(*parts[0], held, place)
         rows, slot, inner = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return Pick(rows, slot, inner, held)
+        return Pick(rows, slot, inner, held, place)
 
     def _without_failed(self, pick: Pick, loaded: list[Any]) -> Pick:
         failed = [slot for slot in np.unique(pick.slot).tolist() if isinstance(loaded[slot], BaseException)]
@@ -87,6 +94,17 @@ class Batches:
             for slot in failed:
                 self._note(int(pick.rows[pick.slot == slot][0]), loaded[slot])
             self.skipped_rows += int((~keep).sum())
+        return pick.where(keep)
+
+    def _without_bad(self, pick: Pick, bad: BadRowsError) -> Pick:
+        if self._on_error == "raise":
+            raise next(iter(bad.errors.values())) from None
+        keep = np.ones(len(pick.rows), bool)
+        keep[list(bad.errors)] = False
+        with self._noting:
+            for at, error in bad.errors.items():
+                self._note(int(pick.rows[at]), error)
+            self.skipped_rows += len(bad.errors)
         return pick.where(keep)
 
     def _note(self, row: int, error: DataError) -> None:

@@ -1,6 +1,5 @@
 """`stoker.Loader`: epochs, state and figures, over an engine that makes the batches."""
 
-import os
 import time
 import warnings
 import weakref
@@ -11,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from stoker.errors import ClosedError, NoDataError, OtherSourceError, UsageError
-from stoker.loader import budget, check, ranks
+from stoker.loader import budget, check, cores, ranks
 from stoker.loader.assemble import RaggedAs
 from stoker.loader.dataset import DatasetEngine
 from stoker.loader.engine import Shuffle, SourceEngine
@@ -19,6 +18,7 @@ from stoker.loader.fetch import OnError
 from stoker.loader.ranks import Split
 from stoker.loader.source.interface import Batch, Source
 from stoker.loader.stats import Stats
+from stoker.loader.units import parse_bytes
 
 STATE_VERSION = 1
 
@@ -151,10 +151,10 @@ class Loader:
                 _split(len(data), batch_size, drop_last, self.rank, self.world_size),
                 shuffle=False if shuffle is None else shuffle,
                 seed=seed,
-                memory_bytes=budget.parse_bytes(memory),
+                memory_bytes=parse_bytes(memory),
                 on_error=on_error,
                 device=device,
-                **ours | {"threads": threads if threads is not None else num_workers or _cores()},
+                **ours | {"threads": threads if threads is not None else num_workers or cores.count()},
             )
         else:
             _refuse("a torch Dataset", ours, tuple(ours))
@@ -310,10 +310,6 @@ def _refuse(data: str, arguments: dict[str, Any], names: tuple[str, ...]) -> Non
     for name in names:
         if arguments[name] not in (None, False, "values"):
             raise UsageError(f"{name} does not apply to {data}; leave it out{' and use map=' * (name == 'collate_fn')}")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _split(rows: int, batch_size: int, drop_last: bool, rank: int, world_size: int) -> Split:

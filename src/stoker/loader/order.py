@@ -143,7 +143,8 @@ class Window:
     def __init__(
         self, key: tuple[int, int, int], start: int, blocks: Ints, table: Blocks, permutation: Permutation | None
     ) -> None:
-        self._key = key
+        self.key = key
+        """Seed, epoch and number: what it follows from."""
         self.start = start
         """The epoch's position at which the window begins."""
         self.blocks = blocks
@@ -177,7 +178,7 @@ class Window:
             count = min(BUCKET_GROUPS, groups - first)
             part = slice(head + first * rows, head + (first + count) * rows)
             ranked = local[part][np.argsort(lengths[part], kind="stable")].reshape(count, rows)
-            local[part] = ranked[_permutation(count, *self._key, _GROUPS, first).take(0, count)].ravel()
+            local[part] = ranked[_permutation(count, *self.key, _GROUPS, first).take(0, count)].ravel()
         self._permutation = Given(local)
 
     def rows(self, start: int, stop: int) -> Ints:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from stoker.loader.source.interface import Skipped
+from stoker.loader.source.interface import RemoteFigures, Skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +50,5 @@ class Stats:
     """Samples left out because of `on_error="skip"`."""
     skipped: tuple[Skipped, ...] = ()
     """Where they are; at most a thousand places."""
+    remote: RemoteFigures | None = None
+    """Requests, retries and cache of a remote source."""

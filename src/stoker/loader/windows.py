@@ -3,13 +3,16 @@
 `deliver` calls everything here under its lock; only what a `Job` runs, runs without.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from stoker.loader.order import Order, Window
 from stoker.loader.ranks import Ticket
-from stoker.loader.source.interface import Lease, Pick, Source
+from stoker.loader.source.blocks import Ints
+from stoker.loader.source.interface import Lease, Pick, Place, Source
 
 
 @dataclass(slots=True)
@@ -58,6 +61,17 @@ class _Held:
 
     loaded: Any
     users: int = 0
+
+
+def rows_ahead(order: Order, tickets: Iterator[Ticket]) -> Iterator[tuple[Place, Ints]]:
+    """The rows of each coming batch, for a source that reads ahead."""
+    windows: dict[tuple[int, int], Window] = {}
+    for ticket in tickets:
+        epoch = order.epoch(ticket.epoch)
+        wanted = [(ticket.epoch, index) for index in range(epoch.find(ticket.start), epoch.find(ticket.stop - 1) + 1)]
+        windows = {key: windows.get(key) or epoch.window(key[1]) for key in wanted}
+        parts = [w.rows(max(ticket.start, w.start), min(ticket.stop, w.stop)) for w in windows.values()]
+        yield Place(order.seed, ticket.epoch, ticket.start), np.concatenate(parts)
 
 
 class Windows:
