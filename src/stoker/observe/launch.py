@@ -45,6 +45,8 @@ def resolve(command: Sequence[str]) -> list[str]:
     if not command:
         raise UsageError("no command was given; write it after two dashes: stoker doctor -- python train.py")
     first = command[0]
+    if first.startswith("-"):
+        raise UsageError(f"no option is called {first}; options stand before the command. See: stoker doctor --help")
     if first.endswith(".py"):
         if not Path(first).is_file():
             raise UsageError(f"{first} does not exist; expected the path of a training script")
