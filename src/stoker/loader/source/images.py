@@ -118,6 +118,10 @@ class ImageSource(Source):
         """The object of a row; it is the only one in it."""
         return self.manifest.address(row), 0
 
+    def paths(self) -> list[str]:
+        """The images' addresses."""
+        return [self.manifest.address(row) for row in range(len(self))]
+
     def file_starts(self) -> Ints:
         """Every image is a file."""
         return np.arange(len(self) + 1)
