@@ -119,7 +119,7 @@ class ImageSource(Source):
         return self.manifest.address(row), 0
 
     def paths(self) -> list[str]:
-        """The objects, in order."""
+        """The images' addresses."""
         return [self.manifest.address(row) for row in range(len(self))]
 
     def file_starts(self) -> Ints:
