@@ -140,6 +140,17 @@ def test_a_budget_that_holds_no_two_blocks_is_refused(tmp_path: Path) -> None:
         Loader(stoker.open(tmp_path), 1, "full")
 
 
+def test_a_state_whose_window_does_not_fit_the_memory_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": np.zeros((8, 50_000)).tolist()}), tmp_path / "x.parquet", row_group_size=1)
+    with Loader(stoker.open(tmp_path), 1, True) as loader:
+        state = loader.state_dict()
+    with (
+        Loader(stoker.open(tmp_path), 1, True, memory="3MiB") as loader,
+        pytest.raises(errors.UsageError, match=r"the state mixes 8 blocks at a time, and memory=3145728 holds \d"),
+    ):
+        loader.load_state_dict(state)
+
+
 def test_blocks_that_stay_in_memory_are_decoded_once(tmp_path: Path) -> None:
     source = parquet(tmp_path, [40, 40])
     with Loader(source, 7, True) as loader:

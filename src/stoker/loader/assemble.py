@@ -4,6 +4,7 @@ A buffer goes back to its pool when the last tensor that shares its memory is go
 `Tensor.numpy()` included; until then nobody writes to it. A consumer that keeps every batch gets new memory for each.
 """
 
+import math
 import weakref
 from collections import defaultdict, deque
 from typing import Any, Literal
@@ -25,11 +26,15 @@ class _Buffer:
     def __init__(self, key: _Key, *, pinned: bool) -> None:
         capacity, shape, dtype = key
         self.key = key
-        row_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        self.nbytes = capacity * row_bytes
+        self.nbytes = _nbytes(key)
         memory = torch.empty(self.nbytes, dtype=torch.uint8, pin_memory=pinned)
-        self.raw = memory.view(capacity, row_bytes)
+        self.raw = memory.view(capacity, math.prod(shape) * dtype.itemsize)
         self.array: np.ndarray[Any, Any] = memory.numpy().view(dtype).reshape(capacity, *shape)
+
+
+def _nbytes(key: _Key) -> int:
+    capacity, shape, dtype = key
+    return capacity * math.prod(shape) * dtype.itemsize
 
 
 class _Loan(weakref.ref["np.ndarray[Any, Any]"]):
@@ -49,8 +54,10 @@ def _capacity(rows: int) -> int:
 class Pool:
     """Lends buffers. Has no lock: the end of a loan can run inside any thread, at any allocation."""
 
-    def __init__(self, *, keep: int = 16, pinned: bool = False) -> None:
-        self._free: dict[_Key, deque[_Buffer]] = defaultdict(lambda: deque(maxlen=keep))
+    def __init__(self, keep_bytes: int, *, most_bytes: float = math.inf, pinned: bool = False) -> None:
+        self._free: dict[_Key, deque[_Buffer]] = defaultdict(deque)
+        self._keep_bytes = keep_bytes
+        self._most_bytes = most_bytes
         self._loans: dict[int, _Loan] = {}
         self._pinned = pinned
         self._closed = False
@@ -63,6 +70,8 @@ class Pool:
         try:
             buffer = self._free[key].pop()  # the one used last: it is still in the processor's cache
         except IndexError:
+            if self.nbytes() + _nbytes(key) > self._most_bytes:
+                self.trim()  # what is kept has other sizes than what is asked for
             buffer = _Buffer(key, pinned=self._pinned)
             self.made += 1
         view = buffer.array[:rows]
@@ -73,7 +82,7 @@ class Pool:
 
     def _back(self, loan: _Loan) -> None:
         del self._loans[id(loan)]
-        if not self._closed:
+        if not self._closed and self.kept_bytes() + loan.buffer.nbytes <= self._keep_bytes:
             self._free[loan.buffer.key].append(loan.buffer)
 
     def nbytes(self) -> int:
@@ -83,7 +92,7 @@ class Pool:
 
     def kept_bytes(self) -> int:
         """Memory that waits to be lent again."""
-        return sum(len(free) * next(iter(free)).nbytes for free in list(self._free.values()) if free)
+        return sum(len(free) * _nbytes(key) for key, free in list(self._free.items()))
 
     def trim(self) -> None:
         """Let go of what is not lent."""

@@ -7,7 +7,13 @@ MEMORY_BYTES = 2 << 30
 """The default budget. A constant, not a share of the machine: the window follows from it, and the order from that."""
 
 _WINDOW_SHARE = 0.8
-"""Of the budget, for windows; the rest is for batches."""
+"""Of the budget, for windows, if all rows fit into one."""
+_PART_SHARE = 0.55
+"""Of the budget, for the windows in memory, if there are more: the one in use and the one after it."""
+_DECODER_BYTES = 96 << 20
+"""What decoding takes for itself: Arrow's allocator keeps tens of megabytes for each thread."""
+_BATCH_SHARE = 0.1
+"""Of the budget, for batches that are ready or under way; as much again for buffers that wait for reuse."""
 _ORDER_BYTES = 24
 """What the order of a window takes for each row, while it is sorted."""
 _PAGE_BYTES = 4096
@@ -15,31 +21,49 @@ _BLOCKS_IN_ORDER = 16
 """Without shuffle a window only has to keep the threads busy."""
 
 
-def window_blocks(source: Source, memory_bytes: int, *, shuffle: bool) -> int:
-    """As many blocks as the budget allows, in windows of equal size; without shuffle, a few."""
+def most_blocks(source: Source, memory_bytes: int) -> int:
+    """The blocks that a window may have within the budget."""
     count = source.blocks.count
     per_block = (source.row_bytes + _ORDER_BYTES) * source.blocks.rows / count
     most = int(memory_bytes * _WINDOW_SHARE / per_block)
-    if source.holds_blocks and most < count:
-        most //= 2  # one window is in use while the next is loaded; all blocks at once are loaded only once
-        if most < 1:
-            raise UsageError(
-                f"a block of this {source.kind} source takes about {per_block / 1e6:.0f} MB, and two of them do not "
-                f"fit into memory={memory_bytes}; raise memory=, or rewrite the files with smaller blocks"
-            )
-    most = min(most, count) if shuffle else min(most, count, _BLOCKS_IN_ORDER)
-    windows = -(-count // max(1, most))
+    if most >= count:
+        return count
+    spare = blocks_bytes(memory_bytes) if source.holds_blocks else memory_bytes * _PART_SHARE
+    most = int(spare / 2 / per_block)
+    if most < 1 and source.holds_blocks:
+        raise UsageError(
+            f"a block of this {source.kind} source takes about {per_block / 1e6:.0f} MB, and two of them do not "
+            f"fit into memory={memory_bytes}; raise memory=, or rewrite the files with smaller blocks"
+        )
+    return max(1, most)
+
+
+def window_blocks(source: Source, memory_bytes: int, *, shuffle: bool) -> int:
+    """As many blocks as the budget allows, in windows of equal size; without shuffle, a few."""
+    count, most = source.blocks.count, most_blocks(source, memory_bytes)
+    windows = -(-count // (most if shuffle else min(most, _BLOCKS_IN_ORDER)))
     return -(-count // windows)
 
 
 def window_rows(source: Source, memory_bytes: int) -> int:
     """The rows of a window of a full shuffle, each of which touches pages of its own."""
-    return max(1, int(memory_bytes * _WINDOW_SHARE / (source.row_bytes + 2 * _PAGE_BYTES)))
+    return max(1, int(memory_bytes * _PART_SHARE / 2 / (source.row_bytes + 2 * _PAGE_BYTES)))
 
 
 def depth(batch_bytes: float, memory_bytes: int) -> int:
     """How many batches may be ready or under way at once."""
-    return max(2, min(64, int(memory_bytes * (1 - _WINDOW_SHARE) / max(1.0, batch_bytes)) - 2))
+    return max(2, min(64, int(memory_bytes * _BATCH_SHARE / max(1.0, batch_bytes)) - 2))
+
+
+def blocks_bytes(memory_bytes: int) -> int:
+    """How much memory loaded blocks may take, those of past windows that wait for reuse included."""
+    decoder = min(_DECODER_BYTES, memory_bytes // 4)
+    return int((memory_bytes - decoder) * _PART_SHARE)
+
+
+def kept_bytes(memory_bytes: int) -> int:
+    """How much memory of buffers may wait for reuse."""
+    return int(memory_bytes * _BATCH_SHARE)
 
 
 def ahead_bytes(memory_bytes: int) -> int:

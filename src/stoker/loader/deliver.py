@@ -74,7 +74,7 @@ class Stream:
         self.threads_most = threads
         self.depth_most = max(1, depth)
         self.threads = threads
-        """Threads that may work at once: all, because the first batch is waited for; fewer once none is."""
+        """Threads that may work at once: all at first, because the first batch is waited for."""
         self.depth = min(self.depth_most, 2 + self.threads)
         """Batches that may be ready or under way."""
         self._calm = 0
@@ -115,11 +115,11 @@ class Stream:
             self._upcoming.popleft()
             self._taken += 1
             self.times.batches += 1
-            self.times.rows += ticket.stop - ticket.start
             self._review()
             self._work.notify()
         if isinstance(result, _Failure):
             raise result.error
+        self.times.rows += result.rows
         return ticket.after, self._batches.deliver(result)
 
     def _check(self) -> None:

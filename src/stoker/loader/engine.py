@@ -55,9 +55,9 @@ class SourceEngine:
         self._order = self._make_order(seed, window)
         self._bucket_rows = self._check_buckets(buckets, ragged)
         on_device = copier(device)
-        self._pool = Pool(pinned=on_device is not None)
+        self._pool = Pool(budget.kept_bytes(memory_bytes), pinned=on_device is not None)
         self._shaper = Shaper(ragged, self._pool)
-        self._blocks = Pool(keep=2 * self._order.window_blocks)
+        self._blocks = Pool(memory_bytes, most_bytes=budget.blocks_bytes(memory_bytes))
         self._quality = Quality(source)
         self._batches = Batches(
             source,
@@ -147,7 +147,13 @@ class SourceEngine:
             raise OtherSourceError(
                 f"the state was taken with {', '.join(differ)}; make the loader with the same settings"
             )
-        self._order = self._make_order(seed, int(state["window_blocks"]))
+        window = int(state["window_blocks"])
+        if self._shuffle is True and window > (most := budget.most_blocks(self.source, self._memory_bytes)):
+            raise UsageError(
+                f"the state mixes {window} blocks at a time, and memory={self._memory_bytes} holds {most}; "
+                "give memory= at least what the loader had that saved it"
+            )
+        self._order = self._make_order(seed, window)
 
     def fingerprint(self) -> dict[str, Any]:
         """What makes the data this data."""

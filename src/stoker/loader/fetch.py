@@ -1,7 +1,7 @@
 """One batch out of ready windows: its rows picked, failed blocks left out, gathered and mapped."""
 
-import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +15,16 @@ from stoker.loader.windows import Ready
 
 OnError = Literal["raise", "skip"]
 _SKIPPED_LISTED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A batch, or None if nothing of it is left."""
+
+    batch: Any
+    rows: int
+    skipped_rows: int
+    places: tuple[Skipped, ...]
 
 
 class Batches:
@@ -38,32 +48,39 @@ class Batches:
         self._seen = seen
         self._shape = shape
         self._copier = copier
-        self._noting = threading.Lock()
-        self._bad_blocks: set[int] = set()
+        self._places: set[Skipped] = set()
         self.skipped: list[Skipped] = list(source.skipped)
         self.skipped_rows = sum(skipped.rows for skipped in source.skipped)
 
-    def make(self, ticket: Ticket, windows: list[Ready], reader: Reader | None = None) -> Any:
-        """The batch, or None if every row of it had to be left out."""
+    def make(self, ticket: Ticket, windows: list[Ready], reader: Reader | None = None) -> Made:
+        """The batch, without the rows that had to be left out."""
         pick = self._pick(ticket, windows)
+        places: tuple[Skipped, ...] = ()
         if any(ready.failed for ready in windows):
-            pick = self._without_failed(pick, [one for ready in windows for one in ready.loaded])
+            pick, places = self._without_failed(pick, [one for ready in windows for one in ready.loaded])
         gathered = None
         while gathered is None and len(pick.rows):
             try:
                 gathered = (reader or self._source).gather(pick, self._lease)
             except BadRowsError as bad:
-                pick = self._without_bad(pick, bad)
+                pick, more = self._without_bad(pick, bad)
+                places += more
+        skipped = ticket.stop - ticket.start - len(pick.rows)
         if gathered is None:
-            return None
+            return Made(None, 0, skipped, places)
         self._seen(pick.rows)
         batch = self._shape(gathered)
         made = batch if self._map is None else self._mapped(batch, ticket, pick)
-        return made if self._copier is None else self._copier.start(made)
+        return Made(made if self._copier is None else self._copier.start(made), len(pick.rows), skipped, places)
 
-    def deliver(self, made: Any) -> Any:
-        """What the consumer gets; called in its thread."""
-        return made if self._copier is None or made is None else self._copier.finish(made)
+    def deliver(self, made: Made) -> Any:
+        """What the consumer gets, or None; called in its thread. Only now does what was left out count."""
+        self.skipped_rows += made.skipped_rows
+        for place in made.places:
+            if place not in self._places and len(self.skipped) < _SKIPPED_LISTED:
+                self._places.add(place)
+                self.skipped.append(place)
+        return made.batch if self._copier is None or made.batch is None else self._copier.finish(made.batch)
 
     def _pick(self, ticket: Ticket, windows: list[Ready]) -> Pick:
         parts, slots, place = [], 0, Place()
@@ -82,37 +99,29 @@ class Batches:
         rows, slot, inner = (np.concatenate(column) for column in zip(*parts, strict=True))
         return Pick(rows, slot, inner, held, place)
 
-    def _without_failed(self, pick: Pick, loaded: list[Any]) -> Pick:
+    def _without_failed(self, pick: Pick, loaded: list[Any]) -> tuple[Pick, tuple[Skipped, ...]]:
+        """The rows whose blocks could be loaded, and the places of the others."""
         failed = [slot for slot in np.unique(pick.slot).tolist() if isinstance(loaded[slot], BaseException)]
         if not failed:
-            return pick
+            return pick, ()
         error = loaded[failed[0]]
         if self._on_error == "raise" or not isinstance(error, DataError):
             raise error
-        keep = ~np.isin(pick.slot, failed)
-        with self._noting:
-            for slot in failed:
-                self._note(int(pick.rows[pick.slot == slot][0]), loaded[slot])
-            self.skipped_rows += int((~keep).sum())
-        return pick.where(keep)
+        places = tuple(self._place(int(pick.rows[pick.slot == slot][0]), loaded[slot]) for slot in failed)
+        return pick.where(~np.isin(pick.slot, failed)), places
 
-    def _without_bad(self, pick: Pick, bad: BadRowsError) -> Pick:
+    def _without_bad(self, pick: Pick, bad: BadRowsError) -> tuple[Pick, tuple[Skipped, ...]]:
+        """The rows that could be gathered, and the places of the others."""
         if self._on_error == "raise":
             raise next(iter(bad.errors.values())) from None
         keep = np.ones(len(pick.rows), bool)
         keep[list(bad.errors)] = False
-        with self._noting:
-            for at, error in bad.errors.items():
-                self._note(int(pick.rows[at]), error)
-            self.skipped_rows += len(bad.errors)
-        return pick.where(keep)
+        places = tuple(self._place(int(pick.rows[at]), error) for at, error in bad.errors.items())
+        return pick.where(keep), places
 
-    def _note(self, row: int, error: DataError) -> None:
-        block = int(self._source.blocks.of(np.array([row]))[0])
-        if block not in self._bad_blocks and len(self.skipped) < _SKIPPED_LISTED:
-            self._bad_blocks.add(block)
-            rows = int(self._source.blocks.sizes(np.array([block]))[0])
-            self.skipped.append(Skipped(error.path, error.row or 0, rows, error.reason))
+    def _place(self, row: int, error: DataError) -> Skipped:
+        block = self._source.blocks.of(np.array([row]))
+        return Skipped(error.path, error.row or 0, int(self._source.blocks.sizes(block)[0]), error.reason)
 
     def _mapped(self, batch: Batch, ticket: Ticket, pick: Pick) -> Any:
         assert self._map is not None

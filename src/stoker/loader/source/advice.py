@@ -8,6 +8,8 @@ import numpy as np
 from stoker.loader.source.blocks import Ints
 
 PAGE_BYTES = mmap.PAGESIZE
+_AROUND_BYTES = 1 << 16
+"""Linux maps so much around a page that is touched."""
 _MADVISE = getattr(ctypes.CDLL(None), "madvise", None) if hasattr(mmap, "MADV_WILLNEED") else None
 
 
@@ -16,9 +18,21 @@ def will_need(starts: Ints, sizes: Ints) -> None:
     _advise("MADV_WILLNEED", starts, sizes)
 
 
-def forget(starts: Ints, sizes: Ints) -> None:
-    """Take these ranges out of the process's resident memory; the page cache keeps them."""
-    _advise("MADV_DONTNEED", starts, sizes)
+def forget(starts: Ints, sizes: Ints, within: tuple[Ints, Ints]) -> None:
+    """Take these ranges out of the process's resident memory; the page cache keeps them.
+
+    A page that is touched brings neighbours with it: those go too, as far as they belong to the mappings `within`.
+    """
+    low, high = _merge(*within)
+    begins, ends = _merge(starts - _AROUND_BYTES, sizes + 2 * _AROUND_BYTES)
+    # Each part of a range that lies in a mapping; a range may touch two of them.
+    first = np.searchsorted(high, begins, side="right")
+    for step in (0, 1):
+        at = np.minimum(first + step, len(low) - 1)
+        cut_begins, cut_ends = np.maximum(begins, low[at]), np.minimum(ends, high[at])
+        inside = (cut_begins < cut_ends) & (first + step < len(low))
+        if inside.any():
+            _advise("MADV_DONTNEED", cut_begins[inside], (cut_ends - cut_begins)[inside])
 
 
 def at_random(starts: Ints, sizes: Ints) -> None:

@@ -35,8 +35,9 @@ from stoker.loader.source.interface import Batch, Field, Lease, Pick, Skipped, S
 from stoker.loader.source.paths import fingerprint
 from stoker.loader.source.runs import Memory
 
-BLOCK_BYTES = 1 << 18
-"""A block of about so many bytes reads at full speed from any disk; smaller blocks would shuffle no better."""
+BLOCK_BYTES = 1 << 20
+"""A block of about so many bytes reads at full speed from any disk, and its borders weigh little; smaller blocks would
+not shuffle better, since how many rows a window mixes is what counts."""
 
 PLAIN = "data"
 """The name of the only field of a plain array."""
@@ -213,7 +214,7 @@ class NpySource(Source):
 
     def _map(self) -> None:
         """Map every shard, and lay one array of bytes over all of them."""
-        self._cold = True
+        self._cold = False
         self._check_due_s = 0.0
         self._maps: list[mmap.mmap] = []
         addresses = []
@@ -252,17 +253,17 @@ class NpySource(Source):
 
     def enter(self, first: Ints, sizes: Ints) -> None:
         """Read ahead what is not in the page cache."""
-        if self._cold:
+        if self._block_rows > 1 and bool((sizes == 1).all()):
+            advice.at_random(*self._whole())
+        if self._cold:  # a thread had to wait for the disk
             self._cold = False
-            if self._block_rows > 1 and bool((sizes == 1).all()):
-                advice.at_random(*self._whole())
             advice.will_need(*self._ranges(first, sizes))
 
     def leave(self, first: Ints, sizes: Ints) -> None:
         """Take rows out of the process's resident memory."""
         # Single rows lie on pages that others share: there it is cheaper, and no worse, to forget them all.
         single = self._block_rows > 1 and bool((sizes == 1).all())
-        advice.forget(*(self._whole() if single else self._ranges(first, sizes)))
+        advice.forget(*(self._whole() if single else self._ranges(first, sizes)), within=self._whole())
 
     def _check(self) -> None:
         """Refuse files that were cut short: reading a mapping past the end of its file ends the process."""
