@@ -138,6 +138,12 @@ def _pack(columns: list[tuple[Bytes, Bytes | None]], stored_bytes: int, lease: L
     return Loaded(memory, addresses[: len(columns)], offset_addresses, twins, memory.nbytes, stored_bytes)
 
 
+def _twins_in_all(twins: Sequence[Sequence[int]], columns: int) -> tuple[int, ...]:
+    """For each column the first one that is its twin in every block; in a small block two can be alike by chance."""
+    by_column = list(zip(*twins, strict=True)) or [(index,) for index in range(columns)]
+    return tuple(by_column.index(one) for one in by_column)
+
+
 def _twin(offsets: Bytes | None, columns: list[tuple[Bytes, Bytes | None]], index: int) -> int:
     """The first column with these offsets."""
     for other, (_, others) in enumerate(columns[:index]):
@@ -162,22 +168,20 @@ class _Stack:
         blank = [0] * columns
         values = [block.values if isinstance(block, Loaded) else blank for block in blocks]
         offsets = [block.offsets if isinstance(block, Loaded) else blank for block in blocks]
-        twins = {tuple(block.twins) for block in good}
         low = min((block.memory.data_ptr() for block in good), default=0)
         high = max((block.memory.data_ptr() + block.nbytes for block in good), default=0)
-        same = twins.pop() if len(twins) == 1 else tuple(range(columns))
-        return cls(np.array(values, np.int64).T, np.array(offsets, np.int64).T, same, low, high)
+        twins = _twins_in_all([block.twins for block in good], columns)
+        return cls(np.array(values, np.int64).T, np.array(offsets, np.int64).T, twins, low, high)
 
     @classmethod
     def joined(cls, stacks: Sequence["_Stack"]) -> "_Stack":
         """The blocks of several windows as those of one."""
         if len(stacks) == 1:
             return stacks[0]
-        same = len({stack.twins for stack in stacks}) == 1
         return cls(
             np.concatenate([stack.values for stack in stacks], axis=1),
             np.concatenate([stack.offsets for stack in stacks], axis=1),
-            stacks[0].twins if same else tuple(range(len(stacks[0].twins))),
+            _twins_in_all([stack.twins for stack in stacks], len(stacks[0].twins)),
             min(stack.memory.low for stack in stacks if stack.memory.high),
             max(stack.memory.high for stack in stacks),
         )
