@@ -1,5 +1,6 @@
 """`stoker doctor`: why is it slow? Observe, attribute, forecast, report."""
 
+import dataclasses
 import os
 import signal
 import sys
@@ -10,10 +11,11 @@ import click
 
 from stoker.attribute import attribute
 from stoker.attribute.summary import summarise
+from stoker.diagnose import diagnose as judge
 from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError
 from stoker.ledger import Ledger, Row
-from stoker.predict import forecast
-from stoker.records import Diagnosis, Observation
+from stoker.predict import epoch_parts, forecast
+from stoker.records import Attribution, Diagnosis, Observation
 
 NEEDED_STEPS = 4
 """Fewer steps than this are not judged."""
@@ -76,8 +78,17 @@ def diagnose(directory: Path) -> tuple[Observation, Diagnosis]:
     seen = read(directory)
     track = seen.tracks[0]
     named = attribute(track)
-    epochs = track.epochs_planned
-    return seen, summarise(seen, track, named, forecast(named, epochs))
+    said = summarise(seen, track, named, forecast(named, track.epochs_planned))
+    said = dataclasses.replace(said, epoch_parts=_parts(named), probes=track.probes)
+    return seen, judge(seen, track, named, said)
+
+
+def _parts(named: Attribution) -> dict[str, float] | None:
+    parts = epoch_parts(named)
+    if parts is None:
+        return None
+    fields = {name.removesuffix("_s"): value for name, value in dataclasses.asdict(parts).items()}
+    return {name: float(value) for name, value in fields.items() if name != "steady_steps"}
 
 
 def _state(interrupted: bool, problem: StokerError | None) -> str:

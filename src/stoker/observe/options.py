@@ -22,6 +22,7 @@ class Options:
     steps: int | None = None
     budget_s: float = 60.0
     path_before: str | None = None
+    probe: bool = True
     knobs: Mapping[str, Value] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:

@@ -11,12 +11,14 @@ from _thread import get_ident
 from types import ModuleType
 from typing import Any
 
+from stoker.observe import probe_making
 from stoker.observe.patches import Patches
+from stoker.observe.probe_counts import COUNTS, fingerprint, threads
 from stoker.observe.recorder import Recorder, about_process, clock
 
-ROW = 16
+ROW = 24
 """Numbers in a row of a worker's file; the first says what the row is."""
-MADE, SENT = 0, 1
+MADE, SENT, ORDERED = 0, 1, 2
 IO_WORTH_NS = 1_000_000
 """Below this the two reads of the I/O account would cost too much; the next longer batch is counted again."""
 MOST_NODES = 4096
@@ -107,14 +109,21 @@ class Bench:
         def fetch(fetcher: Any, index: Any) -> Any:
             if get_ident() != home[0]:
                 return original(fetcher, index)
-            with_io = self._last_ns >= IO_WORTH_NS
+            label = probe_making.PLAN.pop(0) if probe_making.PLAN else ""
+            with_io = bool(label) or self._last_ns >= IO_WORTH_NS
             accounts = self._accounts_of(home[0])
             self.collated_ns = 0
-            before, start = accounts.read(with_io), clock()
-            data = original(fetcher, index)
-            end, after = clock(), accounts.read(with_io)
             samples = len(index) if isinstance(index, list) else 1
-            self._row(start, end, samples, [b - a for a, b in zip(before, after, strict=True)])
+            counted, before, start = COUNTS.read(), accounts.read(with_io), clock()
+            if label:
+                data = probe_making.make(label, lambda: original(fetcher, index), samples, self.recorder)
+            else:
+                data = original(fetcher, index)
+            end, after = clock(), accounts.read(with_io)
+            cpu, opens, _, requests, net = (b - a for a, b in zip(counted, COUNTS.read(), strict=True))
+            found: tuple[int, ...] = (cpu, opens, COUNTS.read()[2], requests, net)
+            found += (*fingerprint(data), threads()) if label else ()
+            self._row(start, end, samples, [b - a for a, b in zip(before, after, strict=True)], found)
             return data
 
         return fetch
@@ -124,13 +133,14 @@ class Bench:
             self._accounts, self._thread = Accounts(), thread
         return self._accounts
 
-    def _row(self, start: int, end: int, samples: int, spent: list[int]) -> None:
+    def _row(self, start: int, end: int, samples: int, spent: list[int], found: tuple[int, ...]) -> None:
         user, system, ran, queued, *rest = spent
         wall = self._last_ns = end - start
         scale = ran / (user + system) if user + system else 0.0  # the scheduler's clock is finer than the two
         blocked = max(wall - ran - queued, 0)
         row = (MADE, start, end, samples, self.collated_ns, int(user * scale), int(system * scale), ran, queued)
-        self.recorder.batches.extend((*row, blocked, *rest, 0, 0))
+        full = (*row, blocked, *rest, *found)
+        self.recorder.batches.extend(full + (0,) * (ROW - len(full)))
 
     def forget(self) -> None:
         """In a new process the accounts are another thread's."""
@@ -145,6 +155,8 @@ def _watched_loop(original: Any, recorder: Recorder, bench: Bench) -> Any:
     def _worker_loop(*args: Any, **kwargs: Any) -> None:
         try:
             bench.forget()
+            COUNTS.forget()
+            COUNTS.start()
             worker = args[10] if len(args) > 10 else None  # noqa: PLR2004  worker_id's place in torch's signature
             recorder.note("worker", worker=worker, loader=recorder.iterating, **about_process())
             recorder.ensure_running()
