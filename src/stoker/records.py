@@ -128,10 +128,20 @@ class Replay:
     steps: int
     seconds: float
     cpu_s: float  # of the main thread
+    queued_s: float  # the main thread, waiting for a core that others had
     device_s: float | None  # the device's own busy time meanwhile
     before_s: float | None  # a real step's seconds just before, without its wait for data
     batch_bytes: int
     batch_samples: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Real steps between two experiments. `queued_s` is what the main thread waited for a core meanwhile."""
+
+    steps: int
+    seconds: float
+    queued_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +239,7 @@ class Probes:
     """Every experiment of one run, and what else was read inside the process for the diagnosis."""
 
     windows: tuple[Window, ...] = ()
+    stretches: tuple[Stretch, ...] = ()
     replays: tuple[Replay, ...] = ()
     drains: tuple[Drain, ...] = ()
     benches: tuple[Bench, ...] = ()

@@ -1,9 +1,10 @@
 """Causes in how a sample comes to be: reading, decoding, tokenising, putting together."""
 
+import math
 from itertools import pairwise
 
 from stoker.diagnose.causes import finding
-from stoker.diagnose.facts import GAIN, Facts, Production
+from stoker.diagnose.facts import GAIN, Facts, Production, production
 from stoker.records import Finding, Making
 
 SMALL_WORK_S = 400e-6
@@ -12,6 +13,8 @@ LOOKUP_S = 15e-6
 """What a sample costs that lies ready in memory: one index, one tensor, its part of a collate."""
 COPY_BYTES_PER_S = 1e9
 """One core copying small pieces: far below memory speed, so a cautious bound."""
+READ_BYTES_PER_S = 4e9
+"""Bytes that lie in the page cache, copied once by the kernel and looked at once: a fast machine's figure."""
 MOSTLY = 0.5
 AMPLIFIED = 4.0
 """Bytes read for each byte used; below, headers and rounding up explain it."""
@@ -156,7 +159,11 @@ def read_amplification(facts: Facts) -> Finding | None:
 
 
 def _reading_share(made: Production) -> float:
-    return (made.system_s + made.blocked_share * made.net_s) / made.net_s if made.net_s else 0.0
+    """Time in the kernel and waiting for it; at least what the bytes cost at memory speed."""
+    if not made.net_s:
+        return 0.0
+    passed_s = (made.read_bytes + made.net_bytes) / READ_BYTES_PER_S
+    return min(max(made.system_s + made.blocked_share * made.net_s, passed_s) / made.net_s, 1.0)
 
 
 def _files_shared(facts: Facts) -> bool:
@@ -261,7 +268,43 @@ def _cold_gain(facts: Facts, gain: float) -> float:
 
 
 def cold_cache(facts: Facts) -> Finding | None:
-    """First-touch against second-touch reads."""
+    """First-touch against second-touch reads: in the epochs that were seen, or else by experiment."""
+    return _seen_cold(facts) or _tried_cold(facts)
+
+
+def _seen_cold(facts: Facts) -> Finding | None:
+    """The first epoch waited for data, later ones did not."""
+    steps: dict[int, list[float]] = {}
+    waits: dict[int, list[float]] = {}
+    for step in facts.named.steps:
+        if not step.is_first:
+            steps.setdefault(step.epoch, []).append(step.seconds)
+            waits.setdefault(step.epoch, []).append(step.parts.get("data_wait", 0.0))
+    if len(steps) < 2 or facts.real is None:  # noqa: PLR2004
+        return None
+    first, later = min(steps), [value for epoch, values in steps.items() if epoch > min(steps) for value in values]
+    first_s, later_s = math.fsum(steps[first]) / len(steps[first]), math.fsum(later) / len(later)
+    waited_s = math.fsum(waits[first]) / len(waits[first])
+    rows = sorted((row for worker in facts.makers for row in worker.batches), key=lambda row: row.begin_ns)
+    half = max(len(rows) // 4, 1)
+    early, late = production(rows[:half]), production(rows[-half:])
+    if early is None or late is None or early.blocked_s < WARMED * late.blocked_s or early.blocked_share < 0.3:  # noqa: PLR2004
+        return None
+    gain = (first_s + (facts.epochs - 1) * later_s) / (facts.epochs * later_s)
+    if gain < GAIN or waited_s < first_s - later_s - 0.2 * first_s:
+        return None
+    return finding(
+        "cold-cache",
+        ("a step in the first epoch", first_s, "s"),
+        ("a step in later epochs", later_s, "s"),
+        ("waiting for one sample at first", early.blocked_s, "s"),
+        ("waiting for one sample later", late.blocked_s, "s"),
+        gain=gain,
+        place=_place(facts),
+    )
+
+
+def _tried_cold(facts: Facts) -> Finding | None:
     ratio = _warm_ratio(facts)
     if not facts.is_data_bound or ratio is None or facts.epochs < 2:  # noqa: PLR2004
         return None

@@ -35,7 +35,8 @@ class Production:
     blocked_s: float
     system_s: float
     queued_s: float
-    wanted_s: float  # mean of CPU, all threads, and waiting for a core
+    mean_net_s: float
+    mean_cpu_s: float  # of all threads
     read_bytes: float
     net_bytes: float
     opens: float
@@ -86,7 +87,8 @@ def production(batches: Sequence[WorkerBatch]) -> Production | None:
         blocked_s=each("blocked_s"),
         system_s=mean("system_s"),
         queued_s=each("queued_s"),
-        wanted_s=mean("process_cpu_s") + mean("queued_s"),
+        mean_net_s=math.fsum(net) / len(net),
+        mean_cpu_s=mean("process_cpu_s"),
         read_bytes=mean("read_bytes"),
         net_bytes=mean("net_bytes"),
         opens=mean("opens"),
@@ -161,8 +163,8 @@ class Facts:
         return self.step_s / self.compute_s if self.compute_s else self.step_s / max(self.step_s - self.wait_s, 1e-9)
 
     @property
-    def is_data_bound(self) -> bool:
-        """True if the loop waits for data that could not come faster as things are."""
+    def waits(self) -> bool:
+        """True if the loop is slower than on cached batches, and by its loader."""
         if self.potential < GAIN or (self.compute_worst_s and self.step_s / self.compute_worst_s < NOISE):
             return False
         if not self.workers:
@@ -170,13 +172,34 @@ class Facts:
         return self.loader_s is None or self.loader_s >= DATA_SHARE * self.step_s
 
     @property
+    def made_s(self) -> float | None:
+        """Seconds a batch if workers had the cores to themselves: what waiting for a core adds is others' doing."""
+        if self.real is None:
+            return None
+        net_s, cpu_s = self.real.mean_net_s * self.real.samples, self.real.mean_cpu_s * self.real.samples
+        return max(net_s / max(self.workers, 1), cpu_s / self.cores)
+
+    @property
+    def ideal_step_s(self) -> float:
+        """A step if nobody else used the machine."""
+        made_s, compute_s = self.made_s or 0.0, self.compute_s or self.step_s - self.wait_s
+        return max(made_s, compute_s) if self.workers else made_s + compute_s
+
+    @property
+    def is_data_bound(self) -> bool:
+        """True if the loop waits for data, and would also on a machine that nobody else uses."""
+        if not self.waits or self.compute_s is None:
+            return self.waits
+        return self.ideal_step_s / self.compute_s >= GAIN
+
+    @property
     def demand_cores(self) -> float | None:
-        """Cores that the run used or waited for: below what there is, some were idle."""
+        """Cores that the run would use on a machine of its own: below what there is, some were idle."""
         if self.real is None:
             return None
         if not self.workers:
             return 1.0
-        return (self.real.wanted_s * self.real.samples + (self.main_cpu_s or 0.0)) / self.step_s
+        return (self.real.mean_cpu_s * self.real.samples + (self.main_cpu_s or 0.0)) / self.ideal_step_s
 
     def bench(self, label: str) -> Production | None:
         """How batches of this label were made."""
@@ -211,9 +234,10 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
     workers = facts.num_workers if facts else 0
     steady = [named.steps[i] for i in named.steady.steps]
     wait_s = math.fsum(step.parts.get("data_wait", 0.0) for step in steady) / len(steady)
-    step_s = max(named.steady.mean_step_s, 1e-9)
-    replays = [replay.seconds / replay.steps for replay in probes.replays if replay.steps]
     devices = [r.device_s / r.steps for r in probes.replays if r.steps and r.device_s is not None]
+    device_s = quantile(devices, 0.5) if devices else 0.0
+    step_s = max(named.steady.mean_step_s - _queued_s(probes), 0.5 * named.steady.mean_step_s, device_s, 1e-9)
+    replays = [max((r.seconds - r.queued_s) / r.steps, device_s) for r in probes.replays if r.steps]
     cpus = [replay.cpu_s / replay.steps for replay in probes.replays if replay.steps]
     compute_s = quantile(replays, 0.5) if replays else None
     makers = _makers(seen, track, facts, probes)
@@ -231,7 +255,7 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
         wait_s=wait_s,
         compute_s=compute_s,
         compute_worst_s=max(replays, default=None),
-        device_step_s=quantile(devices, 0.5) if devices else None,
+        device_step_s=device_s or None,
         main_cpu_s=quantile(cpus, 0.5) if cpus else None,
         loader_s=_loader_s(probes, workers, step_s, wait_s, compute_s),
         workers=workers,
@@ -240,6 +264,12 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
         benches=benches,
         epochs=max(epochs, len([one for one in named.passes if one.is_train and one.batches > 1])),
     )
+
+
+def _queued_s(probes: Probes) -> float:
+    """What the main thread waited for a core in a real step: others' doing, and taken off like in a replay."""
+    steps = sum(stretch.steps for stretch in probes.stretches)
+    return math.fsum(stretch.queued_s for stretch in probes.stretches) / steps if steps else 0.0
 
 
 def _loader_s(probes: Probes, workers: int, step_s: float, wait_s: float, compute_s: float | None) -> float | None:

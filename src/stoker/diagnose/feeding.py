@@ -108,9 +108,9 @@ def cpu_quota(facts: Facts) -> Finding | None:
         return None
     most = facts.seen.machine.cores / container.quota_cores
     gain = min(1 / (1 - share), most)
-    if facts.compute_s and facts.is_data_bound:
+    if facts.compute_s and facts.waits:
         gain = min(max(gain, 1.0), max(facts.potential, GAIN))
-    if gain < GAIN or not (facts.is_data_bound or facts.device_step_s is None):
+    if gain < GAIN or not (facts.waits or facts.device_step_s is None):
         return None
     return finding(
         "cpu-quota",
@@ -129,7 +129,7 @@ def shm_small(facts: Facts) -> Finding | None:
         return None
     size = max(made.sent_bytes, made.pickled_bytes) * made.samples
     in_flight = size * facts.workers * (facts.facts.prefetch_factor or 2)
-    if in_flight < IN_FLIGHT * container.shm_bytes or not facts.is_data_bound:
+    if in_flight < IN_FLIGHT * container.shm_bytes or not facts.waits:
         return None
     through_pipe = made.pickled_bytes > 0.5 * made.sent_bytes
     return finding(
@@ -144,9 +144,9 @@ def shm_small(facts: Facts) -> Finding | None:
 def ipc(facts: Facts) -> Finding | None:
     """Workers are done, the loop still waits."""
     made = facts.real
-    if not facts.is_data_bound or made is None or not facts.workers or not facts.loader_s:
+    if not facts.waits or made is None or not facts.workers or not facts.loader_s:
         return None
-    made_s = made.net_s * made.samples / min(facts.workers, facts.cores)
+    made_s = facts.made_s or 0.0
     receiving = [drain.cpu_s / drain.batches for drain in facts.probes.drains if drain.batches]
     received_s = quantile(receiving, 0.5) if receiving else 0.0
     objects, size = made.tensors * made.samples, made.pickled_bytes * made.samples

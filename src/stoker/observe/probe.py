@@ -17,11 +17,11 @@ from typing import Any, Protocol
 
 from stoker.observe import probe_bench, probe_copies
 from stoker.observe.probe_bench import Orders, Plan
-from stoker.observe.probe_container import Limits
+from stoker.observe.probe_container import Limits, Schedule
 from stoker.observe.probe_inspect import Inspector
 from stoker.observe.recorder import Recorder, clock
 from stoker.observe.workers import weigh
-from stoker.records import Drain, Replay, Window, encode
+from stoker.records import Drain, Replay, Stretch, Window, encode
 
 REAL_STEPS, REAL_S, REAL_LONGEST_S = 8, 1.2, 5.0
 """Between two windows: this many real steps and seconds, or fewer steps if they take long."""
@@ -57,10 +57,11 @@ class Probes:
         self._left_s = budget_s * BUDGET_SHARE
         self.orders = Orders()
         self._limits = Limits(recorder)
-        self._plan = deque(["replay", "bench", "inspect", "replay", "drain", "rate", "replay", "second", "replay"])
+        self._plan = deque(["replay", "bench", "inspect", "replay", "drain", "rate", "replay", "replay"])
         self._copies: list[Any] = []
         self._cached: list[Any] = []
         self._settle = 0
+        self._known: Plan | None = None
         self._inspector: Inspector | None = None
         self._window: tuple[str, int, float] | None = None
         self._replay: dict[str, Any] | None = None
@@ -68,6 +69,8 @@ class Probes:
         self._delivered_ns = 0
         self._real = 0
         self._since_ns = 0
+        self._schedule = Schedule()
+        self._queued_ns = 0
         self._loader: Any = None
         self._shapes: set[Any] = set()
         self._shaped = 0
@@ -92,8 +95,11 @@ class Probes:
     def delivered(self, epoch: Epoch, batch: Any) -> None:
         """A real batch goes to the loop."""
         self._delivered_ns = clock()
-        self._real += 1
-        self._loader = epoch.source
+        if epoch.trained:
+            self._real += 1
+            if not self._since_ns:
+                self._since_ns, self._queued_ns = self._delivered_ns, self._schedule.queued_ns()
+            self._loader = epoch.source
         if self._shaped < 512:  # noqa: PLR2004
             self._shaped += 1
             self._shapes.add(_shape(batch))
@@ -110,6 +116,8 @@ class Probes:
 
     def finish(self) -> None:
         """The run is over: say what was gathered on the way."""
+        if self._window is None:
+            self._end_stretch()
         self.interrupted()
         self._cached.clear()
         self._limits.read()
@@ -134,7 +142,6 @@ class Probes:
     def _is_due(self, epoch: Epoch, now: int) -> bool:
         if not self._plan or self._left_s <= 0 or not epoch.trained or self._is_distributed():
             return False
-        self._since_ns = self._since_ns or now
         seconds = (now - self._since_ns) / 1e9
         head = _head(epoch.source)
         enough = self._real >= max(REAL_STEPS, min(head + 4, 3 * REAL_STEPS)) and seconds >= REAL_S
@@ -152,6 +159,7 @@ class Probes:
         planned = {"replay": max(REPLAY_S, 4 * step_s), "inspect": 3 * step_s + 0.2}.get(name, BENCH_S)
         if planned > self._left_s:
             return None
+        self._end_stretch()
         self._window = (name, clock(), planned)
         self._say(name, planned)
         before, self._recorder.home[0] = self._recorder.home[0], -1  # what we do ourselves is no step of the script
@@ -178,7 +186,8 @@ class Probes:
         if self._copies:
             batch = self._copies.pop()
             if self._replay is not None and not self._replay["start_ns"]:
-                self._replay.update(start_ns=clock(), cpu=time.thread_time(), device=_device_busy())
+                queued = self._schedule.queued_ns()
+                self._replay.update(start_ns=clock(), cpu=time.thread_time(), queued=queued, device=_device_busy())
             self._delivered_ns = clock()
             return (batch,)
         if self._replay is not None:
@@ -198,13 +207,20 @@ class Probes:
         assert self._window is not None
         name, start, planned = self._window
         self._window = None
-        self._real, self._since_ns = 0, now
+        self._real, self._since_ns, self._queued_ns = 0, now, self._schedule.queued_ns()
         self._left_s -= (now - start) / 1e9
         self._delivered_ns = 0
         if epoch is not None:
             epoch.probed_ns += now - start
         self._recorder.note("window", **encode(Window(name, start, now, planned)))
         self._say("", 0.0)
+
+    def _end_stretch(self) -> None:
+        """Real steps end here: how many, how long, and how long the main thread waited for a core in them."""
+        if self._real and self._since_ns:
+            queued_s = (self._schedule.queued_ns() - self._queued_ns) / 1e9
+            seconds = (clock() - self._since_ns) / 1e9
+            self._recorder.note("stretch", **encode(Stretch(self._real, seconds, queued_s)))
 
     def _used_up(self, epoch: Epoch) -> None:
         """An experiment took the epoch's last batch: for the run's story it was cut here."""
@@ -255,6 +271,7 @@ class Probes:
             steps=seen["steps"],
             seconds=(end - seen["start_ns"]) / 1e9,
             cpu_s=cpu - seen["cpu"],
+            queued_s=(self._schedule.queued_ns() - seen["queued"]) / 1e9,
             device_s=device - seen["device"] if device is not None and seen["device"] is not None else None,
             before_s=seen["before_s"],
             batch_bytes=size,
@@ -316,24 +333,15 @@ class Probes:
         count = min(max(int(BENCH_S / 5 / max(make_s, 1e-4)), 1), probe_bench.MOST_BATCHES)
         here = loader.num_workers == 0
         if name == "bench":
-            self._known = Plan(loader, self.orders, count, size)
-            probe_bench.run(
-                self._torch,
-                loader,
-                "one",
-                self._known.full(),
-                self._recorder,
-                workers=0 if here else 1,
-                until_s=BENCH_S,
-            )
-            return
-        known = getattr(self, "_known", None)
-        if known is None or here:
-            return
-        if name == "second":
-            probe_bench.run(self._torch, loader, "second", known.second(), self._recorder, workers=1, until_s=BENCH_S)
-        else:
-            self._rates(loader, known, make_s)
+            known = self._known = Plan(loader, self.orders, count, size)
+            self._read(loader, "one", known.full(), workers=0 if here else 1, until_s=BENCH_S)
+            if not here and not spawns:
+                self._read(loader, "second", known.second(), workers=1, until_s=BENCH_S / 2)
+        elif self._known is not None and not here:
+            self._rates(loader, self._known, make_s)
+
+    def _read(self, loader: Any, name: str, plan: tuple[list[Any], list[str]], **how: Any) -> None:
+        probe_bench.run(self._torch, loader, name, plan, self._recorder, **how)
 
     def _rates(self, loader: Any, known: Plan, make_s: float) -> None:
         """Throughput with as many workers as there are cores, or with two; and with one thread in each."""
@@ -344,10 +352,7 @@ class Probes:
             if threads is not None and workers > 2 * cores:
                 continue
             batches = min(max(int(BENCH_S / 2 / max(make_s / min(workers, cores), 1e-4)), 3 * workers), 120)
-            probe_bench.run(
-                self._torch, loader, name, known.rate(batches), self._recorder,
-                workers=workers, threads=threads, until_s=BENCH_S / 2,
-            )  # fmt: skip
+            self._read(loader, name, known.rate(batches), workers=workers, threads=threads, until_s=BENCH_S / 2)
 
     def _make_s(self, loader: Any) -> float:
         """What a batch takes to make, at most: one worker may be that much slower than all of them."""

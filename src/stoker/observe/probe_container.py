@@ -1,4 +1,4 @@
-"""What limits this process from outside: CPU quota and throttling of its own control group, its own /dev/shm."""
+"""What limits this process from outside: its control group, its own /dev/shm, and others that want the cores."""
 
 import os
 from contextlib import suppress
@@ -47,6 +47,19 @@ class Limits:
         throttled = self._last[1] - self._first[1] if self._first and self._last else None
         seconds = (self._last[0] - self._first[0]) / 1e9 if self._first and self._last else 0.0
         return encode(Container(self._quota, throttled, seconds, self._shm_bytes, self._shm_free))  # type: ignore[no-any-return]
+
+
+class Schedule:
+    """How long the thread that made this has waited for a core, in all; 0 where the kernel does not say."""
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        with suppress(OSError):
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def queued_ns(self) -> int:
+        """Nanoseconds since the thread began."""
+        return int(os.pread(self._file, 96, 0).split()[1]) if self._file is not None else 0
 
 
 def _quota() -> tuple[float | None, float | None]:

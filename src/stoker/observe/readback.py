@@ -25,6 +25,7 @@ from stoker.records import (
     Ordering,
     Probes,
     Replay,
+    Stretch,
     Track,
     Window,
     WorkerBatch,
@@ -214,6 +215,7 @@ class Process:
         inspection = self.facts("inspection")
         return Probes(
             windows=tuple(decode(Window, _plain(note)) for note in self.all("window")),
+            stretches=tuple(decode(Stretch, _plain(note)) for note in self.all("stretch")),
             replays=tuple(decode(Replay, _plain(note)) for note in self.all("replay")),
             drains=tuple(decode(Drain, _plain(note)) for note in self.all("drain")),
             benches=tuple(decode(Bench, _plain(note)) for note in self.all("bench")),
