@@ -195,6 +195,7 @@ class Making:
     text_s: float | None
     text_place: str | None
     functions: tuple[Call, ...]
+    files: tuple[str, ...] = ()  # some that were read
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +319,7 @@ class WorkerBatch:
     result_bytes: int = 0
     result_hash: int = 0
     threads: int = 0
+    private_bytes: int = 0  # of the process; 0 where it was not read
     pickled_bytes: int = 0
 
 
@@ -613,6 +615,16 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerBudget:
+    """Memory that this many workers would take, against what is free."""
+
+    workers: int
+    needed_bytes: int
+    free_bytes: int
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Bound:
     """The largest part of a steady step. `gain_max` is the speed-up if it vanished; None for the model's own work."""
 
@@ -672,6 +684,8 @@ class Diagnosis:
     loaders: tuple[LoaderWait, ...]
     machine: MachineUse
     notes: tuple[str, ...]
+    worker_budget: tuple[WorkerBudget, ...] = ()
+    restart_below_share: float | None = None  # a run that is less far than this gains by a restart with the first fix
     epoch_parts: Mapping[str, float] | None = None  # seconds of a full epoch by part; they add up to the forecast
     probes: Probes = Probes()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from stoker.advise import advise
 from stoker.attribute import attribute
 from stoker.attribute.summary import summarise
 from stoker.diagnose import diagnose as judge
@@ -80,7 +81,7 @@ def diagnose(directory: Path) -> tuple[Observation, Diagnosis]:
     named = attribute(track)
     said = summarise(seen, track, named, forecast(named, track.epochs_planned))
     said = dataclasses.replace(said, epoch_parts=_parts(named), probes=track.probes)
-    return seen, judge(seen, track, named, said)
+    return seen, advise(judge(seen, track, named, said), seen)
 
 
 def _parts(named: Attribution) -> dict[str, float] | None:

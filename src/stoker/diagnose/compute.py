@@ -11,6 +11,9 @@ NOVEL = 0.3
 NEW_SHAPE = 1.15
 """Real steps against replayed ones, whose shapes are known."""
 FILLS = 0.9
+MODEL = ("forward", "loss", "backward", "optimizer", "zero_grad")
+MODEL_SHARE = 0.85
+"""Where the model runs on the host itself, its phases are its work."""
 RECOMPILES = 4
 
 
@@ -89,7 +92,10 @@ def autotune_shapes(facts: Facts) -> Finding | None:
 
 def compute_bound(facts: Facts) -> Finding | None:
     """Replay of cached batches is as slow as the real run."""
-    if not facts.compute_s or facts.compute_s < FILLS * facts.step_s:
+    model_s = sum(facts.step_part(name) for name in MODEL)
+    whole_s = sum(phase.seconds for phase in facts.said.step_phases)
+    fills = bool(whole_s) and model_s >= MODEL_SHARE * whole_s
+    if not facts.compute_s or (facts.compute_s < FILLS * facts.step_s and not fills):
         return None
     return finding(
         "compute-bound",

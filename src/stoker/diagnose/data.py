@@ -9,6 +9,8 @@ from stoker.records import Finding, Making
 
 SMALL_WORK_S = 400e-6
 """Work per sample below this is mostly Python's own: a call is 50 to 100 ns, indexing an array 100 to 200 ns."""
+LONG_CALL_S = 6e-6
+"""A call of Python or numpy on a few bytes takes 0.1 to 3 µs; a mean above this means work inside the calls."""
 LOOKUP_S = 15e-6
 """What a sample costs that lies ready in memory: one index, one tensor, its part of a collate."""
 COPY_BYTES_PER_S = 1e9
@@ -91,7 +93,7 @@ def per_item_fetch(facts: Facts) -> Finding | None:
     if made.net_s > SMALL_WORK_S or made.blocked_share > MOSTLY or made.opens + made.requests > 0.5:  # noqa: PLR2004
         return None
     size = (fresh.result_bytes if fresh else 0.0) or made.sent_bytes
-    if made.read_bytes > AMPLIFIED * max(size, 1.0):
+    if made.read_bytes > AMPLIFIED * max(size, 1.0) or _call_s(facts, made) > LONG_CALL_S:
         return None
     sliced_s = size / COPY_BYTES_PER_S
     gain = facts.data_gain(min(sliced_s / made.net_s, 1.0))
@@ -106,6 +108,12 @@ def per_item_fetch(facts: Facts) -> Finding | None:
         gain=gain,
         place=_place(facts),
     )
+
+
+def _call_s(facts: Facts, made: Production) -> float:
+    """The mean time of a call while a sample is made: short ones are Python's own, long ones do real work."""
+    calls = [making.calls / making.samples for making in _makings(facts) if making.calls and making.samples]
+    return made.net_s / max(calls) if calls else 0.0
 
 
 def shuffle_thrash(facts: Facts) -> Finding | None:
@@ -174,7 +182,8 @@ def _files_shared(facts: Facts) -> bool:
     visited = sum(row.samples for row in rows)
     samples = (facts.facts.samples if facts.facts else None) or visited
     each_once = visited <= samples  # no sample can have come twice yet
-    return opens > 4 and names < 0.8 * opens and each_once  # noqa: PLR2004
+    again = opens > 4 and names < 0.8 * opens  # noqa: PLR2004
+    return again and each_once and opens > 0.5 * visited  # a file that is kept is not read again
 
 
 # ---- waiting for the data ----------------------------------------------------------------------------------
@@ -189,7 +198,8 @@ def _speed_up(facts: Facts) -> float | None:
     if facts.workers > 1 and facts.loader_s:
         return one_s / facts.loader_s / (facts.workers / 2)  # brought to twice the concurrency
     more_s = facts.rate_s("cores")
-    return one_s / more_s if more_s else None
+    as_is_s = facts.rate_s("as is")
+    return as_is_s / more_s if more_s and as_is_s else one_s / more_s if more_s else None
 
 
 def _waits(facts: Facts) -> Production | None:
@@ -252,8 +262,8 @@ def _warm_ratio(facts: Facts) -> float | None:
     if fresh is None or second is None or not second.net_s:
         return None
     ratio = fresh.net_s / second.net_s
-    saved = fresh.blocked_s - second.blocked_s + fresh.system_s - second.system_s
-    return ratio if ratio >= WARMED and saved > 0.3 * fresh.net_s else None
+    saved = fresh.blocked_s - second.blocked_s
+    return ratio if ratio >= WARMED and saved > 0.4 * fresh.net_s else None
 
 
 def _cold_gain(facts: Facts, gain: float) -> float:
@@ -290,6 +300,7 @@ def _seen_cold(facts: Facts) -> Finding | None:
     early, late = production(rows[:half]), production(rows[-half:])
     if early is None or late is None or early.blocked_s < WARMED * late.blocked_s or early.blocked_share < 0.3:  # noqa: PLR2004
         return None
+    later_s = max(later_s, facts.compute_s or 0.0)  # a host that runs ahead of its device is not faster than it
     gain = (first_s + (facts.epochs - 1) * later_s) / (facts.epochs * later_s)
     if gain < GAIN or waited_s < first_s - later_s - 0.2 * first_s:
         return None
@@ -375,7 +386,7 @@ def _kept_bytes(facts: Facts, fresh: Production) -> float | None:
 def decode_cpu(facts: Facts) -> Finding | None:
     """CPU seconds per sample times the rate come near the cores."""
     made, demand = facts.real, facts.demand_cores
-    if not facts.is_data_bound or made is None or demand is None or made.blocked_share > MOSTLY:
+    if not facts.is_data_bound_alone or made is None or demand is None or made.blocked_share > MOSTLY:
         return None
     if demand < facts.cores - 0.4 or made.net_s < SMALL_WORK_S:
         return None

@@ -1,13 +1,14 @@
 """What the rules look at: a run's numbers, each computed once, in seconds, bytes and shares; None is unknown."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stoker.attribute.steady import quantile
 from stoker.records import (
     Attribution,
     Diagnosis,
+    Line,
     LoaderFacts,
     Observation,
     Probes,
@@ -18,6 +19,8 @@ from stoker.records import (
 
 DATA_SHARE = 0.75
 """The loader bounds the run if, by itself, it takes at least this share of a real step's time."""
+MADE_SHARE = 0.5
+"""Making a batch, divided by the workers, must take at least this share of a computed step to be why it is late."""
 FEWEST_BATCHES = 2
 
 
@@ -35,6 +38,7 @@ class Production:
     blocked_s: float
     system_s: float
     queued_s: float
+    mean_wall_s: float
     mean_net_s: float
     mean_cpu_s: float  # of all threads
     read_bytes: float
@@ -87,6 +91,7 @@ def production(batches: Sequence[WorkerBatch]) -> Production | None:
         blocked_s=each("blocked_s"),
         system_s=mean("system_s"),
         queued_s=each("queued_s"),
+        mean_wall_s=math.fsum(wall) / len(wall),
         mean_net_s=math.fsum(net) / len(net),
         mean_cpu_s=mean("process_cpu_s"),
         read_bytes=mean("read_bytes"),
@@ -112,7 +117,8 @@ class Facts:
     probes: Probes
     facts: LoaderFacts | None
     cores: float
-    step_s: float
+    wall_step_s: float  # as it was
+    step_s: float  # without what the main thread waited for a core
     wait_s: float
     compute_s: float | None
     compute_worst_s: float | None
@@ -134,13 +140,13 @@ class Facts:
 
     def data_gain(self, kept_share: float) -> float:
         """The speed-up if making a batch took only this share of what it takes."""
-        made_s = (self.loader_s or self.wait_s) * kept_share
+        made_s = (self.loader_s or self.wait_s) * kept_share  # how long it takes to make one
         rest_s = self.compute_s if self.compute_s is not None else self.step_s - self.wait_s
         return self.step_gain(max(made_s, rest_s) if self.workers else made_s + self.step_s - self.wait_s)
 
     def loop_gain(self, saved_s: float) -> float:
         """The speed-up of a step if this much of the main thread's time went; the device still has its own to do."""
-        return self.step_s / max(self.step_s - saved_s, self.device_step_s or 0.0, 1e-9)
+        return self.wall_step_s / max(self.wall_step_s - saved_s, self.device_step_s or 0.0, 1e-9)
 
     def epoch_gain(self, saved_s: float) -> float | None:
         """The speed-up of a full epoch if this much of it went."""
@@ -169,7 +175,12 @@ class Facts:
             return False
         if not self.workers:
             return self.wait_s / self.step_s > 1 - 1 / GAIN
-        return self.loader_s is None or self.loader_s >= DATA_SHARE * self.step_s
+        return self.loader_s is None or max(self.loader_s, self.made_wall_s) >= DATA_SHARE * self.step_s
+
+    @property
+    def made_wall_s(self) -> float:
+        """Seconds a batch that workers took in the run itself, whoever else used the cores."""
+        return self.real.mean_wall_s * self.real.samples / max(self.workers, 1) if self.real else 0.0
 
     @property
     def made_s(self) -> float | None:
@@ -187,9 +198,16 @@ class Facts:
 
     @property
     def is_data_bound(self) -> bool:
-        """True if the loop waits for data, and would also on a machine that nobody else uses."""
-        if not self.waits or self.compute_s is None:
+        """True if the loop waits for data, and making them takes long enough to be the reason."""
+        if not self.waits or self.compute_s is None or self.real is None or not self.workers:
             return self.waits
+        return self.made_wall_s >= MADE_SHARE * self.compute_s
+
+    @property
+    def is_data_bound_alone(self) -> bool:
+        """True if the loop would also wait on a machine that nobody else uses."""
+        if not self.is_data_bound or self.compute_s is None:
+            return self.is_data_bound
         return self.ideal_step_s / self.compute_s >= GAIN
 
     @property
@@ -206,8 +224,20 @@ class Facts:
         return production(self.benches.get(label, ()))
 
     def rate_s(self, name: str) -> float | None:
-        """Seconds a batch of a bench for throughput."""
-        return next((bench.seconds for bench in self.probes.benches if bench.name == name), None)
+        """Seconds a batch of the benches for throughput of this name."""
+        found = [bench.seconds for bench in self.probes.benches if bench.name == name and bench.seconds]
+        return sum(found) / len(found) if found else None
+
+    def rate_ratio(self, name: str) -> float | None:
+        """How many times faster batches come in this variant than as it is; measured in turns, minutes apart never."""
+        as_is, other = self.rate_s("as is"), self.rate_s(name)
+        return as_is / other if as_is and other else None
+
+    def sampled_s(self, holds: Callable[[Line], bool]) -> float:
+        """Seconds of the main thread in places that the sampler saw and `holds` accepts."""
+        lines = self.track.lines
+        count = sum(1 for number in self.track.sample_lines if holds(lines[number]))
+        return count / max(len(self.track.sample_lines), 1) * self.named.wall_s
 
     def seconds(self, phase: str) -> float:
         """Seconds of a phase over the whole run."""
@@ -236,7 +266,8 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
     wait_s = math.fsum(step.parts.get("data_wait", 0.0) for step in steady) / len(steady)
     devices = [r.device_s / r.steps for r in probes.replays if r.steps and r.device_s is not None]
     device_s = quantile(devices, 0.5) if devices else 0.0
-    step_s = max(named.steady.mean_step_s - _queued_s(probes), 0.5 * named.steady.mean_step_s, device_s, 1e-9)
+    real_s = _whole_step_s(named, said, facts)
+    step_s = max(real_s - _queued_s(probes), 0.5 * real_s, device_s, 1e-9)
     replays = [max((r.seconds - r.queued_s) / r.steps, device_s) for r in probes.replays if r.steps]
     cpus = [replay.cpu_s / replay.steps for replay in probes.replays if replay.steps]
     compute_s = quantile(replays, 0.5) if replays else None
@@ -250,7 +281,8 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
         said=said,
         probes=probes,
         facts=facts,
-        cores=min(seen.machine.cores, seen.machine.quota_cores or seen.machine.cores),
+        cores=min([seen.machine.cores, *_quotas(seen, probes)]),
+        wall_step_s=real_s,
         step_s=step_s,
         wait_s=wait_s,
         compute_s=compute_s,
@@ -266,9 +298,27 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
     )
 
 
+def _whole_step_s(named: Attribution, said: Diagnosis, facts: LoaderFacts | None) -> float:
+    """A step of a whole epoch: where epochs are short, their first steps count as much as steady ones."""
+    assert named.steady is not None
+    parts, length = said.epoch_parts, said.steps_per_epoch
+    if not parts or not length:
+        return named.steady.mean_step_s
+    keeps = facts is not None and (facts.persistent_workers or not facts.num_workers)
+    first_s = parts["first_batch"] if keeps else 0.0  # starting workers is a cause of its own
+    return (first_s + parts["head"] + parts["steady"]) / length
+
+
+def _quotas(seen: Observation, probes: Probes) -> list[float]:
+    limits = [seen.machine.quota_cores, probes.container.quota_cores if probes.container else None]
+    return [limit for limit in limits if limit]
+
+
 def _queued_s(probes: Probes) -> float:
     """What the main thread waited for a core in a real step: others' doing, and taken off like in a replay."""
     steps = sum(stretch.steps for stretch in probes.stretches)
+    if probes.container is not None and (probes.container.throttled_s or 0.0) > 0.02 * probes.container.seconds:
+        return 0.0  # a quota, not others
     return math.fsum(stretch.queued_s for stretch in probes.stretches) / steps if steps else 0.0
 
 

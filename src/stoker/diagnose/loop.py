@@ -2,12 +2,12 @@
 
 from stoker.diagnose.causes import finding
 from stoker.diagnose.facts import GAIN, Facts
-from stoker.records import Finding
+from stoker.records import Finding, Line
 
 EACH_STEP = 0.5
 """Syncs in a step from which they count as "in every step"."""
-IN_ONE_CALL, PICKING, OF_ALL = 48, 0.15, 0.3
-"""Operations that one line starts in one call, the share that picks out parts, and its share of all operations."""
+IN_ONE_CALL, PICKING = 48, 0.15
+"""Operations that one line starts in one call, and the share of them that picks out parts of tensors."""
 HOST_BUSY = 0.75
 """Device busy share of a replayed step below which the host is the bound."""
 
@@ -58,13 +58,15 @@ def python_loop(facts: Facts) -> Finding | None:
     if inspected is None or not inspected.lines or not facts.compute_s:
         return None
     line = max(inspected.lines, key=lambda one: one.in_one_call)
-    share = line.ops / max(inspected.ops, 1)
     if line.in_one_call < IN_ONE_CALL or line.picks < PICKING * line.ops:
         return None
-    tripled = min(3 * share, 0.95)  # its backward pass is about twice its forward pass
-    if tripled < OF_ALL or (facts.device_step_s and facts.device_step_s > HOST_BUSY * facts.compute_s):
+    if facts.device_step_s and facts.device_step_s > HOST_BUSY * facts.compute_s:
         return None
-    saved_s = tripled * facts.compute_s
+    if any((hot.file, hot.line) == (line.file, line.line) and hot.phase == "logging" for hot in facts.named.hot_lines):
+        return None  # what a line makes for its log is logging's
+    saved_s = _line_s(facts, line.file, line.line)
+    forward_s = sum(facts.step_part(name) for name in ("forward", "loss", "other"))
+    saved_s += facts.step_part("backward") * min(saved_s / forward_s, 1.0) if forward_s else 0.0
     gain = facts.loop_gain(saved_s)
     if gain < GAIN:
         return None
@@ -72,11 +74,26 @@ def python_loop(facts: Facts) -> Finding | None:
         "python-loop",
         ("operations in a step", float(inspected.ops), ""),
         ("from one line in one call", float(line.in_one_call), ""),
+        ("that line in a step", saved_s, "s"),
         ("a step on cached batches", facts.compute_s, "s"),
         ("device busy in it", facts.device_step_s, "s"),
         gain=gain,
         place=f"{line.file}:{line.line} {line.function}",
     )
+
+
+def _line_s(facts: Facts, file: str, number: int) -> float:
+    """Seconds of one line in a step, without the logging below it."""
+    spent_s = facts.sampled_s(lambda line: line.file == file and line.line == number and not _logs(line))
+    return spent_s / max(len(facts.named.steps), 1)
+
+
+def _logs(line: Line) -> bool:
+    return line.leaf.startswith(LOGGERS)
+
+
+LOGGERS = ("logging.", "tqdm.", "wandb.", "mlflow.", "tensorboard.", "torch.utils.tensorboard.", "loguru.")
+"""Modules whose time is logging, also where no hook stands."""
 
 
 def launch_bound(facts: Facts) -> Finding | None:
@@ -122,9 +139,10 @@ def gc_pause(facts: Facts) -> Finding | None:
 
 def logging_stall(facts: Facts) -> Finding | None:
     """Time in loggers, prints and progress bars."""
-    share = _share_of_loop(facts, "logging")
-    saved_s = share * facts.step_s
-    gain = facts.loop_gain(saved_s)
+    loop_s = facts.named.wall_s - facts.named.startup_s
+    logged_s = max(facts.seconds("logging"), _log_lines_s(facts), facts.sampled_s(_logs))
+    share = min(logged_s / loop_s, 1.0) if loop_s > 0 else 0.0
+    gain = facts.loop_gain(share * facts.wall_step_s)
     if gain < GAIN or share < 1 - 1 / GAIN:
         return None
     return finding(
@@ -134,6 +152,12 @@ def logging_stall(facts: Facts) -> Finding | None:
         gain=gain,
         place=_line(facts, "logging"),
     )
+
+
+def _log_lines_s(facts: Facts) -> float:
+    """The lines that log, with what they make for it."""
+    logs = [hot for hot in facts.named.hot_lines if hot.phase == "logging"]
+    return sum(hot.share for hot in logs) * facts.named.wall_s
 
 
 def checkpoint_stall(facts: Facts) -> Finding | None:

@@ -23,7 +23,7 @@ from stoker.observe.recorder import Recorder, clock
 from stoker.observe.workers import weigh
 from stoker.records import Drain, Replay, Stretch, Window, encode
 
-REAL_STEPS, REAL_S, REAL_LONGEST_S = 8, 1.2, 5.0
+REAL_STEPS, REAL_S, REAL_LONGEST_S = 8, 0.8, 5.0
 """Between two windows: this many real steps and seconds, or fewer steps if they take long."""
 REPLAY_S, REPLAY_LEAST, REPLAY_MOST = 0.8, 3, 40
 """How long one replay is, in seconds and in steps."""
@@ -57,11 +57,12 @@ class Probes:
         self._left_s = budget_s * BUDGET_SHARE
         self.orders = Orders()
         self._limits = Limits(recorder)
-        self._plan = deque(["replay", "bench", "inspect", "replay", "drain", "rate", "replay", "replay"])
+        self._plan = deque(["replay", "bench", "replay", "drain", "rate", "replay", "replay"])
         self._copies: list[Any] = []
         self._cached: list[Any] = []
         self._settle = 0
         self._known: Plan | None = None
+        self._inspected = False
         self._inspector: Inspector | None = None
         self._window: tuple[str, int, float] | None = None
         self._replay: dict[str, Any] | None = None
@@ -156,7 +157,7 @@ class Probes:
     def _begin(self, iterator: Any, epoch: Epoch, original: Any) -> tuple[Any] | None:
         name = self._plan.popleft()
         step_s = self._step_s()
-        planned = {"replay": max(REPLAY_S, 4 * step_s), "inspect": 3 * step_s + 0.2}.get(name, BENCH_S)
+        planned = max(REPLAY_S, 4 * step_s) if name == "replay" else BENCH_S
         if planned > self._left_s:
             return None
         self._end_stretch()
@@ -175,8 +176,6 @@ class Probes:
     def _start(self, name: str, iterator: Any, epoch: Epoch, original: Any, step_s: float) -> None:
         if name == "replay":
             self._start_replay(iterator, original, step_s)
-        elif name == "inspect":
-            self._start_inspection()
         elif name == "drain":
             self._drain(iterator, epoch, original)
         else:
@@ -185,7 +184,10 @@ class Probes:
     def _go_on(self, iterator: Any, epoch: Epoch, original: Any) -> tuple[Any] | None:
         if self._copies:
             batch = self._copies.pop()
-            if self._replay is not None and not self._replay["start_ns"]:
+            if not self._inspected:
+                self._start_inspection()
+            elif self._replay is not None and not self._replay["start_ns"]:
+                _synchronize(self._torch)
                 queued = self._schedule.queued_ns()
                 self._replay.update(start_ns=clock(), cpu=time.thread_time(), queued=queued, device=_device_busy())
             self._delivered_ns = clock()
@@ -242,12 +244,12 @@ class Probes:
         if not self._cached:
             self._fill_cache(iterator, original)
         wanted = min(max(int(REPLAY_S / max(step_s, 1e-4)), REPLAY_LEAST), REPLAY_MOST)
-        self._copies = probe_copies.copies(self._cached, wanted) if self._cached else []
+        self._copies = probe_copies.copies(self._cached, wanted + (not self._inspected)) if self._cached else []
         times = [b - a for a, b in list(self._times)[-24:]]
         before = sum(times) / len(times) / 1e9 if times else None
-        if self._copies:
-            _synchronize(self._torch)
-            self._replay = {"steps": len(self._copies), "start_ns": 0, "before_s": before}
+        if len(self._copies) > 1:
+            steps = len(self._copies) - (not self._inspected)
+            self._replay = {"steps": steps, "start_ns": 0, "before_s": before}
 
     def _fill_cache(self, iterator: Any, original: Any) -> None:
         held = 0
@@ -283,14 +285,12 @@ class Probes:
     # ---- inspection
 
     def _start_inspection(self) -> None:
+        """The first replayed step of all runs under the inspector, and is not timed."""
+        self._inspected = True
         dynamo = sys.modules.get("torch._dynamo.utils")
-        if not self._cached or (dynamo is not None and dynamo.counters.get("frames")):
-            return  # a dispatch mode would make dynamo compile everything once more
-        self._copies = probe_copies.copies(self._cached, 1)
-        if self._copies:
+        if dynamo is None or not dynamo.counters.get("frames"):  # else dynamo would compile everything once more
             self._inspector = Inspector(self._torch)
             self._inspector.enter()
-        self._settle = 1
 
     def _end_inspection(self) -> None:
         inspector, self._inspector = self._inspector, None
@@ -338,21 +338,22 @@ class Probes:
             if not here and not spawns:
                 self._read(loader, "second", known.second(), workers=1, until_s=BENCH_S / 2)
         elif self._known is not None and not here:
-            self._rates(loader, self._known, make_s)
+            self._rates(loader, iterator, self._known, make_s)
 
     def _read(self, loader: Any, name: str, plan: tuple[list[Any], list[str]], **how: Any) -> None:
         probe_bench.run(self._torch, loader, name, plan, self._recorder, **how)
 
-    def _rates(self, loader: Any, known: Plan, make_s: float) -> None:
-        """Throughput with as many workers as there are cores, or with two; and with one thread in each."""
-        cores = len(os.sched_getaffinity(0))
-        for name, workers, threads in (("cores", max(cores, 2), None), ("threads", loader.num_workers, 1)):
-            if workers == loader.num_workers and threads is None:
-                continue
-            if threads is not None and workers > 2 * cores:
-                continue
-            batches = min(max(int(BENCH_S / 2 / max(make_s / min(workers, cores), 1e-4)), 3 * workers), 120)
-            self._read(loader, name, known.rate(batches), workers=workers, threads=threads, until_s=BENCH_S / 2)
+    def _rates(self, loader: Any, iterator: Any, known: Plan, make_s: float) -> None:
+        """Throughput in turns: another number of workers, or one thread in each, and as it is in between."""
+        cores, workers = len(os.sched_getaffinity(0)), loader.num_workers
+        variants: list[tuple[str, int, int | None]] = [("cores", max(cores, 2), None)] if workers != cores else []
+        if _extra_threads(iterator) and workers * 2 > cores:
+            variants.append(("threads", workers, 1))
+        for name, count, threads in variants:
+            until_s = BENCH_S / 3 / len(variants)
+            for label, many, limit in ((name, count, threads), ("as is", workers, None), (name, count, threads)):
+                batches = min(max(int(until_s / max(make_s / min(many, cores), 1e-4)), 4 * many), 200)
+                self._read(loader, label, known.rate(batches), workers=many, threads=limit, until_s=until_s)
 
     def _make_s(self, loader: Any) -> float:
         """What a batch takes to make, at most: one worker may be that much slower than all of them."""
@@ -383,6 +384,18 @@ def _starts_anew(loader: Any) -> bool:
 
         return loader.num_workers > 0 and multiprocessing.get_start_method(allow_none=True) not in {None, "fork"}
     return bool(loader.num_workers > 0 and context.get_start_method() != "fork")
+
+
+def _extra_threads(iterator: Any) -> bool:
+    """True if a worker has more threads than torch and we give it: its own, the queue's, ours."""
+    for worker in getattr(iterator, "_workers", []):
+        with suppress(OSError):
+            if sum(1 for _ in Path(f"/proc/{worker.pid}/task").iterdir()) > OWN_THREADS:
+                return True
+    return False
+
+
+OWN_THREADS = 4
 
 
 def _wait_until_idle(iterator: Any) -> None:

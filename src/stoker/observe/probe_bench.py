@@ -55,7 +55,8 @@ class Plan:
         self._batched = loader.batch_sampler is not None
         self._size = size
         self.fresh = [self._fresh() for _ in range(count)]
-        self.sequential = self._neighbours() if self._length else []
+        in_order = (orders.in_sequence() or 0.0) > 0.5  # noqa: PLR2004  then fresh ones are neighbours already
+        self.sequential = self._neighbours() if self._length and not in_order else []
 
     def full(self) -> tuple[list[Any], list[str]]:
         """Everything once: warm, fresh and sequential in turns, again, profile, text."""

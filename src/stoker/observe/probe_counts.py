@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import zlib
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from stoker.observe.patches import Patches
 
 MOST_NAMES = 100_000
+MOST_EXAMPLES = 24
 NAMED = {"open": 0, "urllib.Request": 0}
 """Audit events whose first argument names something that is read."""
 REQUEST = "http.client.send"
@@ -28,6 +30,7 @@ class Counts:
         self.opens = 0
         self.requests = 0
         self.net_bytes = 0
+        self.examples: dict[str, None] = {}
         self._names: set[int] = set()
         self._hooked = False
         self._patches = Patches()
@@ -62,6 +65,8 @@ class Counts:
                 self.opens += 1
                 if len(self._names) < MOST_NAMES:
                     self._names.add(hash(name))
+                if len(self.examples) < MOST_EXAMPLES:
+                    self.examples[name] = None
         elif event == REQUEST:
             self.requests += 1
 
@@ -80,6 +85,22 @@ class Counts:
 
 
 COUNTS = Counts()
+
+
+def files_read() -> tuple[str, ...]:
+    """Some regular files that this process reads: opened while counted, or mapped."""
+    names = [*COUNTS.examples]
+    with suppress(OSError):
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            fields = line.split(maxsplit=5)
+            if len(fields) > 5 and "x" not in fields[1] and not fields[5].startswith(MAPPED_BY_OTHERS):  # noqa: PLR2004
+                names.append(fields[5])
+    found = dict.fromkeys(str(Path(name).absolute()) for name in names if not name.endswith(CODE))
+    return tuple(name for name in found if name.startswith("http") or Path(name).is_file())[:MOST_EXAMPLES]
+
+
+CODE = (".py", ".pyc", ".so", ".pth")
+MAPPED_BY_OTHERS = ("/usr/", "/lib", "/dev/", "[", sys.prefix, sys.base_prefix)
 
 
 def fingerprint(batch: Any, most_bytes: int = 8 << 20) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
+from stoker.observe.probe_counts import files_read
 from stoker.observe.recorder import Recorder, clock
 from stoker.records import Call, Making, encode
 
@@ -61,9 +62,8 @@ def _profiled(fetch: Callable[[], Any], samples: int, recorder: Recorder) -> Any
     ranked = sorted(entries, key=lambda call: -call.total_s)[:MOST_CALLS]
     calls = sum(call.calls for call in entries)
     place = next((_place(call) for call in ranked if _is_users(call.file)), None)
-    recorder.note(
-        "making", **encode(Making(samples, seconds, calls, text_s or None, place if text_s else None, tuple(ranked)))
-    )
+    text = (text_s or None, place if text_s else None)
+    recorder.note("making", **encode(Making(samples, seconds, calls, *text, tuple(ranked), files_read())))
     return batch
 
 

@@ -276,7 +276,7 @@ def _facts_of(note: dict[str, Any]) -> LoaderFacts:
 
 def _batch(made: "array[int]", sent: "array[int] | None") -> WorkerBatch:
     _, start, end, samples, collated, user, system, _, queued, blocked, minor, major, read, disk, *found = made
-    cpu, opens, names, requests, net, size, checksum, threads, *_ = found
+    cpu, opens, names, requests, net, size, checksum, threads, private, *_ = found
     return WorkerBatch(
         begin_ns=start,
         end_ns=end,
@@ -302,5 +302,6 @@ def _batch(made: "array[int]", sent: "array[int] | None") -> WorkerBatch:
         result_bytes=size,
         result_hash=checksum,
         threads=threads,
+        private_bytes=private,
         pickled_bytes=sent[3] if sent else 0,
     )

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from stoker.observe import probe_making
+from stoker.observe.meters import private_bytes
 from stoker.observe.patches import Patches
 from stoker.observe.probe_counts import COUNTS, fingerprint, threads
 from stoker.observe.recorder import Recorder, about_process, clock
@@ -21,6 +22,8 @@ ROW = 24
 MADE, SENT, ORDERED = 0, 1, 2
 IO_WORTH_NS = 1_000_000
 """Below this the two reads of the I/O account would cost too much; the next longer batch is counted again."""
+WEIGH_NS = 700_000_000
+"""Between two looks at a worker's memory; longer where looking takes long."""
 MOST_NODES = 4096
 """Parts of a batch looked at when counting its bytes."""
 
@@ -80,6 +83,7 @@ class Bench:
         self._accounts: Accounts | None = None
         self._thread = 0
         self._last_ns = IO_WORTH_NS
+        self._weigh_ns = 0
 
     def init(self, original: Any) -> Any:
         """A fetcher whose collate function is timed."""
@@ -122,11 +126,20 @@ class Bench:
             end, after = clock(), accounts.read(with_io)
             cpu, opens, _, requests, net = (b - a for a, b in zip(counted, COUNTS.read(), strict=True))
             found: tuple[int, ...] = (cpu, opens, COUNTS.read()[2], requests, net)
-            found += (*fingerprint(data), threads()) if label else ()
+            found += (*fingerprint(data), threads()) if label else (0, 0, 0)
+            found += (self._private_bytes(end),)
             self._row(start, end, samples, [b - a for a, b in zip(before, after, strict=True)], found)
             return data
 
         return fetch
+
+    def _private_bytes(self, now: int) -> int:
+        """Memory of this worker alone, read now and then; 0 in between, and where the main thread makes batches."""
+        if self.recorder.role != "worker" or now < self._weigh_ns:
+            return 0
+        size = private_bytes(os.getpid()) or 0
+        self._weigh_ns = clock() + max(WEIGH_NS, 100 * (clock() - now))
+        return size
 
     def _accounts_of(self, thread: int) -> Accounts:
         if self._accounts is None or self._thread != thread:
