@@ -211,7 +211,7 @@ def _restore_random(torch: Any, states: tuple[Any, ...]) -> None:
         sys.modules["numpy"].random.set_state(states[2])
 
 
-def _there(  # noqa: PLR0917
+def _there(
     torch: Any,
     loader: Any,
     batches: list[Any],

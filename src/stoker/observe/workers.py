@@ -84,6 +84,7 @@ class Bench:
         self._thread = 0
         self._last_ns = IO_WORTH_NS
         self._weigh_ns = 0
+        self.in_worker = False
 
     def init(self, original: Any) -> Any:
         """A fetcher whose collate function is timed."""
@@ -135,7 +136,7 @@ class Bench:
 
     def _private_bytes(self, now: int) -> int:
         """Memory of this worker alone, read now and then; 0 in between, and where the main thread makes batches."""
-        if self.recorder.role != "worker" or now < self._weigh_ns:
+        if not self.in_worker or now < self._weigh_ns:
             return 0
         size = private_bytes(os.getpid()) or 0
         self._weigh_ns = clock() + max(WEIGH_NS, 100 * (clock() - now))
@@ -168,6 +169,7 @@ def _watched_loop(original: Any, recorder: Recorder, bench: Bench) -> Any:
     def _worker_loop(*args: Any, **kwargs: Any) -> None:
         try:
             bench.forget()
+            bench.in_worker = True
             COUNTS.forget()
             COUNTS.start()
             worker = args[10] if len(args) > 10 else None  # noqa: PLR2004  worker_id's place in torch's signature
