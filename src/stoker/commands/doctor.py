@@ -168,6 +168,7 @@ class Live:
         from stoker.observe.progress import Progress
 
         self._progress = Progress(row.directory)
+        self._directory = row.directory
         self._started = self._said = time.monotonic()
         self._tty = sys.stderr.isatty()
         print(f"stoker: watching; records go to {row.directory}", file=sys.stderr)
@@ -180,8 +181,16 @@ class Live:
         self._said = now
         self._progress.update()
         seen = f"{self._progress.batches} batches, {self._progress.steps} optimizer steps"
-        text = f"stoker: {now - self._started:.0f} s, {seen}"
+        text = f"stoker: {now - self._started:.0f} s, {seen}{self._experiment()}"
         print(f"\r\x1b[K{text}\r" if self._tty else text, end="" if self._tty else "\n", file=sys.stderr, flush=True)
+
+    def _experiment(self) -> str:
+        """What is being tried right now, and what it will take, as the child said beforehand."""
+        try:
+            name, planned_s = (self._directory / "probing").read_text().split()
+        except (OSError, ValueError):
+            return ""
+        return f"; trying {name}, about {planned_s} s"
 
     def clear(self) -> None:
         """Leave the terminal clean."""

@@ -9,6 +9,8 @@ from stoker.diagnose.facts import GAIN, Facts, gather
 from stoker.records import Attribution, Ceilings, Diagnosis, Finding, Observation, Track
 
 RULES = (*data.RULES, *feeding.RULES, *loop.RULES, *compute.RULES, *ranks.RULES)
+INPUT = {rule.__name__.replace("_", "-") for rule in (*data.RULES, *feeding.RULES)}
+"""Causes that make the loop wait for data: they share one gain."""
 ALIKE = 0.6
 """Of two findings, the more specific goes first if its gain is at least this share of the other's."""
 
@@ -52,12 +54,17 @@ def _rank(one: Finding, facts: Facts) -> float:
 
 
 def _linked(found: Sequence[Finding]) -> list[Finding]:
-    """Each finding knows what bounds the run after it."""
+    """Each finding knows what bounds the run after it: the next one that is not about the same time."""
     linked = []
     for i, one in enumerate(found):
-        after = found[i + 1].cause if i + 1 < len(found) else "compute-bound"
-        linked.append(dataclasses.replace(one, then=None if one.cause == after else after))
+        others = [later.cause for later in found[i + 1 :] if _is_input(later) != _is_input(one)]
+        after = next(iter(others), "compute-bound")
+        linked.append(dataclasses.replace(one, then=after if one.gain_max is not None else None))
     return linked
+
+
+def _is_input(one: Finding) -> bool:
+    return one.cause in INPUT
 
 
 def _ceilings(facts: Facts) -> Ceilings:
