@@ -1,5 +1,7 @@
 """Causes in the loop itself: what the main thread does between batches, and what comes once in an epoch."""
 
+from collections import Counter
+
 from stoker.diagnose.causes import finding
 from stoker.diagnose.facts import GAIN, Facts
 from stoker.records import Finding, Line
@@ -62,7 +64,7 @@ def python_loop(facts: Facts) -> Finding | None:
         return None
     if facts.device_step_s and facts.device_step_s > HOST_BUSY * facts.compute_s:
         return None
-    if any((hot.file, hot.line) == (line.file, line.line) and hot.phase == "logging" for hot in facts.named.hot_lines):
+    if (line.file, line.line) in _log_lines(facts):
         return None  # what a line makes for its log is logging's
     saved_s = _line_s(facts, line.file, line.line)
     forward_s = sum(facts.step_part(name) for name in ("forward", "loss", "other"))
@@ -140,7 +142,9 @@ def gc_pause(facts: Facts) -> Finding | None:
 def logging_stall(facts: Facts) -> Finding | None:
     """Time in loggers, prints and progress bars."""
     loop_s = facts.named.wall_s - facts.named.startup_s
-    logged_s = max(facts.seconds("logging"), _log_lines_s(facts), facts.sampled_s(_logs))
+    lines = _log_lines(facts)
+    on_lines_s = facts.sampled_s(lambda line: (line.file, line.line) in lines)
+    logged_s = max(facts.seconds("logging"), min(on_lines_s, facts.seconds("logging") + facts.seconds("other")))
     share = min(logged_s / loop_s, 1.0) if loop_s > 0 else 0.0
     gain = facts.loop_gain(share * facts.wall_step_s)
     if gain < GAIN or share < 1 - 1 / GAIN:
@@ -154,10 +158,16 @@ def logging_stall(facts: Facts) -> Finding | None:
     )
 
 
-def _log_lines_s(facts: Facts) -> float:
-    """The lines that log, with what they make for it."""
-    logs = [hot for hot in facts.named.hot_lines if hot.phase == "logging"]
-    return sum(hot.share for hot in logs) * facts.named.wall_s
+def _log_lines(facts: Facts) -> set[tuple[str, int]]:
+    """The lines that log: a good part of their time is inside a logger."""
+    lines = facts.track.lines
+    seen = Counter((lines[i].file, lines[i].line) for i in facts.track.sample_lines)
+    logs = Counter((lines[i].file, lines[i].line) for i in facts.track.sample_lines if _logs(lines[i]))
+    hot = {(line.file, line.line) for line in facts.named.hot_lines if line.phase == "logging"}
+    return hot | {place for place, count in logs.items() if count >= LOGS * seen[place] and count > 1}
+
+
+LOGS = 0.15
 
 
 def checkpoint_stall(facts: Facts) -> Finding | None:

@@ -161,7 +161,7 @@ def run(
             finally:
                 recorder.home[0] = before
         else:
-            pids, done, seconds = _there(torch, loader, batches, labels, workers, threads, start + int(until_s * 1e9))
+            pids, done, seconds = _there(torch, loader, batches, labels, workers, threads, until_s)
     except Exception as error:  # noqa: BLE001  a data set may do anything; the run must go on
         trouble = repr(error)[:200]
     bench = Bench(name, workers, pids, tuple(labels), start, clock(), done, seconds, trouble)
@@ -218,7 +218,7 @@ def _there(
     labels: list[str],
     workers: int,
     threads: int | None,
-    deadline_ns: int,
+    until_s: float,
 ) -> tuple[tuple[int, ...], int, float | None]:
     """In workers of our own."""
     order = {"batch_sampler": _Fixed(batches)} if loader.batch_sampler is not None else {
@@ -240,14 +240,15 @@ def _there(
     iterator = iter(clone)
     pids = tuple(worker.pid for worker in iterator._workers)  # noqa: SLF001
     skip = workers * 2  # those that were made while the workers started
-    done, first_ns, last_ns = 0, 0, 0
+    done = first_ns = last_ns = deadline_ns = 0
     try:
         for _ in iterator:
             done += 1
             last_ns = clock()
+            deadline_ns = deadline_ns or last_ns + int(until_s * 1e9)  # starting workers is not what is measured
             if done == skip:
                 first_ns = last_ns
-            if last_ns > deadline_ns:
+            if last_ns > deadline_ns and (done >= 2 * skip or last_ns > deadline_ns + int(until_s * 1e9)):
                 break
     finally:
         iterator._shutdown_workers()  # noqa: SLF001
