@@ -27,6 +27,8 @@ SCALES, FLAT = 1.5, 1.3
 WARMED = 1.5
 """First against second touch."""
 SAME = 0.9
+AGAIN = 2
+"""Files opened a second time, for other samples, that prove that a file holds several."""
 
 
 def sampler(facts: Facts) -> Finding | None:
@@ -176,14 +178,17 @@ def _reading_share(made: Production) -> float:
 
 def _files_shared(facts: Facts) -> bool:
     """True if files are opened again for other samples: a file holds more than one of them."""
-    rows = [row for worker in facts.makers for row in worker.batches]
-    opens = sum(row.opens for row in rows)
-    names = sum(max((row.names for row in worker.batches), default=0) for worker in facts.makers)
-    visited = sum(row.samples for row in rows)
+    opens = again = visited = 0
+    for worker in facts.makers:
+        rows = worker.batches[1:]  # what a process opens first is its own code
+        if rows:
+            opened = sum(row.opens for row in rows)
+            opens += opened
+            again += max(opened - (rows[-1].names - worker.batches[0].names), 0)
+            visited += sum(row.samples for row in rows)
     samples = (facts.facts.samples if facts.facts else None) or visited
-    each_once = visited <= samples  # no sample can have come twice yet
-    again = opens > 4 and names < 0.8 * opens  # noqa: PLR2004
-    return again and each_once and opens > 0.5 * visited  # a file that is kept is not read again
+    each_once = visited <= samples  # no sample can have come twice yet, so a name that did holds several
+    return again >= AGAIN and each_once and opens > 0.5 * visited  # a file that is kept is not opened again
 
 
 # ---- waiting for the data ----------------------------------------------------------------------------------

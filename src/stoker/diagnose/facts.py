@@ -21,6 +21,8 @@ DATA_SHARE = 0.75
 """The loader bounds the run if, by itself, it takes at least this share of a real step's time."""
 MADE_SHARE = 0.5
 """Making a batch, divided by the workers, must take at least this share of a computed step to be why it is late."""
+ALONE_SHARE = 0.25
+"""… and at least this share with the cores to itself: below, others who use the machine are why."""
 FEWEST_BATCHES = 2
 
 
@@ -201,7 +203,7 @@ class Facts:
         """True if the loop waits for data, and making them takes long enough to be the reason."""
         if not self.waits or self.compute_s is None or self.real is None or not self.workers:
             return self.waits
-        return self.made_wall_s >= MADE_SHARE * self.compute_s
+        return self.made_wall_s >= MADE_SHARE * self.compute_s and (self.made_s or 0.0) >= ALONE_SHARE * self.compute_s
 
     @property
     def is_data_bound_alone(self) -> bool:

@@ -244,12 +244,12 @@ def _slope(points: list[tuple[float, float]]) -> tuple[float, float] | None:
     for point in points:
         if point[1] != changes[-1][1]:
             changes.append(point)
-    if len(changes) < 4:  # noqa: PLR2004
+    if len(changes) < 3:  # noqa: PLR2004
         return None
     (t0, b0), (t1, b1) = changes[0], changes[-1]
     middle_t, middle_b = changes[len(changes) // 2]
     grown = b1 - b0
-    if t1 <= t0 or grown <= 0 or middle_b - b0 < 0.15 * grown or b1 - middle_b < 0.1 * grown:
+    if t1 <= t0 or grown <= 0 or middle_b - b0 < 0.15 * grown or b1 - middle_b < 0.04 * grown:
         return None
     del middle_t
     return grown / (t1 - t0), grown

@@ -4,7 +4,7 @@ from collections import Counter
 
 from stoker.diagnose.causes import finding
 from stoker.diagnose.facts import GAIN, Facts
-from stoker.records import Finding, Line
+from stoker.records import ARG, Finding, Kind, Line
 
 EACH_STEP = 0.5
 """Syncs in a step from which they count as "in every step"."""
@@ -38,7 +38,7 @@ def host_sync(facts: Facts) -> Finding | None:
 
 def blocking_copy(facts: Facts) -> Finding | None:
     """Time inside copies to the device."""
-    copied_s = facts.step_part("transfer")
+    copied_s = facts.step_part("transfer") * _waiting_share(facts)
     gain = facts.loop_gain(copied_s)
     if gain < GAIN or copied_s < 0.05 * facts.step_s:
         return None
@@ -52,6 +52,26 @@ def blocking_copy(facts: Facts) -> Finding | None:
         confidence=0.9 if facts.device_step_s is not None else 0.6,
         place=_line(facts, "transfer"),
     )
+
+
+def _waiting_share(facts: Facts) -> float:
+    """The share of the time in copies that was in copies which wait, or in such as were not short all the same."""
+    spans: list[tuple[float, bool]] = []
+    start = 0
+    for time_ns, code in zip(facts.track.times_ns, facts.track.codes, strict=True):
+        if code >> 1 & KIND != Kind.COPY:
+            continue
+        if code & 1:
+            spans.append(((time_ns - start) / 1e9, bool(code >> ARG)))
+        start = time_ns
+    whole = sum(seconds for seconds, _ in spans)
+    waited = sum(seconds for seconds, waits in spans if waits or seconds > SHORT_COPY_S)
+    return waited / whole if whole else 0.0
+
+
+SHORT_COPY_S = 2e-3
+"""A copy that does not wait returns in far less; a pageable one of many bytes does not."""
+KIND = (1 << ARG - 1) - 1
 
 
 def python_loop(facts: Facts) -> Finding | None:

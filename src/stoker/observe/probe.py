@@ -129,7 +129,9 @@ class Probes:
         collate = getattr(self._loader, "collate_fn", None)
         facts["default_collate"] = getattr(collate, "__module__", "").startswith("torch.utils.data")
         facts["cudnn_benchmark"] = bool(self._torch.backends.cudnn.benchmark)
-        facts["batched_fetch"] = hasattr(dataset, "__getitems__") if dataset is not None else None
+        if dataset is not None:
+            whole = self._loader.batch_sampler is None  # then the data set itself is asked for a batch at a time
+            facts["batched_fetch"] = whole or hasattr(dataset, "__getitems__")
         self._recorder.note("gathered", **facts, container=self._limits.facts())
 
     # ---- when

@@ -52,7 +52,7 @@ class Plan:
         self._draw = random.Random(7)  # noqa: S311  not for secrets; the user's own generators stay as they are
         self._length = _length(loader)
         self._cursor = self._draw.randrange(self._length) if self._length else 0
-        self._batched = loader.batch_sampler is not None
+        self._batched = any(isinstance(index, list) for index in orders.recent)
         self._size = size
         self.fresh = [self._fresh() for _ in range(count)]
         in_order = (orders.in_sequence() or 0.0) > 0.5  # noqa: PLR2004  then fresh ones are neighbours already

@@ -7,6 +7,7 @@ its time in the run queue is files and sockets, and the kernel keeps these accou
 import functools
 import os
 import resource
+import time
 from _thread import get_ident
 from types import ModuleType
 from typing import Any
@@ -138,8 +139,9 @@ class Bench:
         """Memory of this worker alone, read now and then; 0 in between, and where the main thread makes batches."""
         if not self.in_worker or now < self._weigh_ns:
             return 0
+        before = time.thread_time_ns()
         size = private_bytes(os.getpid()) or 0
-        self._weigh_ns = clock() + max(WEIGH_NS, 100 * (clock() - now))
+        self._weigh_ns = now + max(WEIGH_NS, 100 * (time.thread_time_ns() - before))
         return size
 
     def _accounts_of(self, thread: int) -> Accounts:
