@@ -75,6 +75,8 @@ def autotune_shapes(facts: Facts) -> Finding | None:
     shapes, looked = facts.probes.shapes, facts.probes.shaped_batches
     if not shapes or not looked or not facts.compute_s or (facts.probes.recompiles or 0) >= RECOMPILES:
         return None
+    if not facts.probes.cudnn_benchmark:  # nothing searches for algorithms then
+        return None
     if shapes / looked < NOVEL or shapes < 8 or facts.is_data_bound:  # noqa: PLR2004
         return None
     ratio = facts.step_s / facts.compute_s

@@ -150,6 +150,11 @@ class Facts:
         """The speed-up of a step if this much of the main thread's time went; the device still has its own to do."""
         return self.wall_step_s / max(self.wall_step_s - saved_s, self.device_step_s or 0.0, 1e-9)
 
+    def host_gain(self, saved_s: float) -> float:
+        """The speed-up of a step if this much of the host's own work went, with the cores to itself."""
+        saved_s *= min(self.step_s / self.wall_step_s, 1.0)
+        return self.step_s / max(self.step_s - saved_s, self.device_step_s or 0.0, 1e-9)
+
     def epoch_gain(self, saved_s: float) -> float | None:
         """The speed-up of a full epoch if this much of it went."""
         whole = self.epoch_s

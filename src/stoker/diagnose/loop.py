@@ -89,7 +89,7 @@ def python_loop(facts: Facts) -> Finding | None:
     saved_s = _line_s(facts, line.file, line.line)
     forward_s = sum(facts.step_part(name) for name in ("forward", "loss", "other"))
     saved_s += facts.step_part("backward") * min(saved_s / forward_s, 1.0) if forward_s else 0.0
-    gain = facts.loop_gain(saved_s)
+    gain = facts.host_gain(saved_s)
     if gain < GAIN:
         return None
     return finding(
@@ -151,10 +151,10 @@ def _share_of_loop(facts: Facts, phase: str) -> float:
 
 
 def gc_pause(facts: Facts) -> Finding | None:
-    """Time in the collector."""
+    """Time in the collector, where the loop had to wait for it."""
     share = _share_of_loop(facts, "gc")
-    gain = 1 / (1 - min(share, 0.95))
-    if gain < GAIN:
+    gain = facts.host_gain(share * facts.wall_step_s)
+    if gain < GAIN or share < 1 - 1 / GAIN:
         return None
     return finding("gc-pause", ("collecting", facts.seconds("gc"), "s"), ("of the loop", share, "share"), gain=gain)
 
@@ -166,7 +166,7 @@ def logging_stall(facts: Facts) -> Finding | None:
     on_lines_s = facts.sampled_s(lambda line: (line.file, line.line) in lines)
     logged_s = max(facts.seconds("logging"), min(on_lines_s, facts.seconds("logging") + facts.seconds("other")))
     share = min(logged_s / loop_s, 1.0) if loop_s > 0 else 0.0
-    gain = facts.loop_gain(share * facts.wall_step_s)
+    gain = facts.host_gain(share * facts.wall_step_s)
     if gain < GAIN or share < 1 - 1 / GAIN:
         return None
     return finding(

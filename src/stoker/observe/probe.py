@@ -34,6 +34,8 @@ CACHED = 3
 BENCH_S = 5.0
 """What one reading of the data set may take."""
 HELD_BYTES = 256 << 20
+SLOW_BATCH_S = 0.5
+"""A loader that takes longer for a batch is not asked for more of them than the loop needs."""
 
 
 class Epoch(Protocol):
@@ -67,7 +69,7 @@ class Probes:
         self._window: tuple[str, int, float] | None = None
         self._replay: dict[str, Any] | None = None
         self._times: deque[tuple[int, int]] = deque(maxlen=64)
-        self._delivered_ns = 0
+        self._delivered_ns = self._asked_ns = 0
         self._real = 0
         self._since_ns = 0
         self._schedule = Schedule()
@@ -80,7 +82,7 @@ class Probes:
 
     def turn(self, iterator: Any, epoch: Epoch, original: Any) -> tuple[Any] | None:
         """A batch that is not the next real one, or None. May end the epoch, if an experiment used it up."""
-        now = clock()
+        now = self._asked_ns = clock()
         self._note_step(now)
         if self._inspector is not None:
             self._end_inspection()
@@ -95,6 +97,9 @@ class Probes:
 
     def delivered(self, epoch: Epoch, batch: Any) -> None:
         """A real batch goes to the loop."""
+        waited_s = (clock() - self._asked_ns) / 1e9
+        if epoch.trained and not self._cached and waited_s > SLOW_BATCH_S and weigh(batch)[0] < HELD_BYTES:
+            self._cached = probe_copies.copies([batch], 1)  # another one would be too dear to fetch for an experiment
         self._delivered_ns = clock()
         if epoch.trained:
             self._real += 1
