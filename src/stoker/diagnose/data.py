@@ -152,7 +152,7 @@ def read_amplification(facts: Facts) -> Finding | None:
     shared = _files_shared(facts)
     if factor < AMPLIFIED or (reading < MOSTLY and not shared):
         return None
-    kept = max(1 / factor, 0.0) if shared else 1 - reading * (1 - 1 / factor)
+    kept = 0.0 if shared else 1 - reading * (1 - 1 / factor)  # what is done to the unused part goes with it
     gain = facts.data_gain(kept)
     if gain < GAIN:
         return None
@@ -185,6 +185,7 @@ def _files_shared(facts: Facts) -> bool:
             opened = sum(row.opens for row in rows)
             opens += opened
             again += max(opened - (rows[-1].names - worker.batches[0].names), 0)
+            again += sum(row.samples for row in rows if not row.opens)  # served from what another sample opened
             visited += sum(row.samples for row in rows)
     samples = (facts.facts.samples if facts.facts else None) or visited
     each_once = visited <= samples  # no sample can have come twice yet, so a name that did holds several

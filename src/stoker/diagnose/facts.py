@@ -21,7 +21,7 @@ DATA_SHARE = 0.75
 """The loader bounds the run if, by itself, it takes at least this share of a real step's time."""
 MADE_SHARE = 0.5
 """Making a batch, divided by the workers, must take at least this share of a computed step to be why it is late."""
-ALONE_SHARE = 0.25
+ALONE_SHARE = 0.2
 """… and at least this share with the cores to itself: below, others who use the machine are why."""
 FEWEST_BATCHES = 2
 

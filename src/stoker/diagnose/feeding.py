@@ -1,5 +1,7 @@
 """Causes in how batches reach the loop: workers, their start, their number, their memory, their transport."""
 
+from itertools import pairwise
+
 from stoker.attribute.steady import quantile
 from stoker.diagnose.causes import finding
 from stoker.diagnose.facts import GAIN, Facts
@@ -218,7 +220,7 @@ def ram_growth(facts: Facts) -> Finding | None:
     for worker in facts.makers:
         if worker.worker is None:
             continue
-        points = [(row.end_ns / 1e9, float(row.private_bytes)) for row in worker.batches[2:] if row.private_bytes]
+        points = [(row.end_ns / 1e9, float(row.private_bytes)) for row in worker.batches if row.private_bytes]
         slope = _slope(points)
         if slope is not None:
             slopes.append(slope)
@@ -239,20 +241,18 @@ def ram_growth(facts: Facts) -> Finding | None:
 
 
 def _slope(points: list[tuple[float, float]]) -> tuple[float, float] | None:
-    """Bytes a second and bytes in all, if memory really creeps: up in both halves, not in one jump."""
-    changes = [points[0]] if points else []
-    for point in points:
-        if point[1] != changes[-1][1]:
-            changes.append(point)
-    if len(changes) < 3:  # noqa: PLR2004
+    """Bytes a second and bytes in all while memory creeps; a jump is a table that was made, not a leak."""
+    if len(points) < 3:  # noqa: PLR2004
         return None
-    (t0, b0), (t1, b1) = changes[0], changes[-1]
-    middle_t, middle_b = changes[len(changes) // 2]
-    grown = b1 - b0
-    if t1 <= t0 or grown <= 0 or middle_b - b0 < 0.15 * grown or b1 - middle_b < 0.04 * grown:
+    grown = points[-1][1] - points[0][1]
+    jump = max(after - before for (_, before), (_, after) in pairwise(points))
+    if grown <= 0 or jump > ONE_JUMP * grown:
         return None
-    del middle_t
-    return grown / (t1 - t0), grown
+    full_s = next(time_s for time_s, size in points if size - points[0][1] >= 0.95 * grown)
+    return grown / max(full_s - points[0][0], 1e-9), grown
+
+
+ONE_JUMP = 0.75
 
 
 RULES = (
