@@ -120,11 +120,12 @@ def _call_s(facts: Facts, made: Production) -> float:
 
 def shuffle_thrash(facts: Facts) -> Finding | None:
     """The same data in sequence, many times faster."""
-    fresh, sequential = facts.bench("fresh"), facts.bench("sequential")
+    fresh, sequential, second = facts.bench("fresh"), facts.bench("sequential"), facts.bench("second")
     order = facts.probes.indices_in_sequence
     if not facts.is_data_bound or fresh is None or sequential is None or (order is not None and order > MOSTLY):
         return None
-    ratio = fresh.net_s / max(sequential.net_s, 1e-9)
+    touched_s = min(fresh.net_s, second.net_s) if second else fresh.net_s  # a first touch is another cause
+    ratio = touched_s / max(sequential.net_s, 1e-9)
     if ratio < THRASHED or fresh.net_s - sequential.net_s < 20e-6:  # noqa: PLR2004  a cache line, not a file
         return None
     gain = facts.data_gain(1 / ratio)

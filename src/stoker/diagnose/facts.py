@@ -158,7 +158,8 @@ class Facts:
     def epoch_gain(self, saved_s: float) -> float | None:
         """The speed-up of a full epoch if this much of it went."""
         whole = self.epoch_s
-        return whole / max(whole - saved_s, 0.05 * whole) if whole else None
+        device_s = (self.device_step_s or 0.0) * (self.said.steps_per_epoch or 0)  # it may be waited for anywhere
+        return whole / max(whole - saved_s, device_s, 0.05 * whole) if whole else None
 
     @property
     def epoch_s(self) -> float | None:

@@ -152,7 +152,7 @@ def _share_of_loop(facts: Facts, phase: str) -> float:
 
 def gc_pause(facts: Facts) -> Finding | None:
     """Time in the collector, where the loop had to wait for it."""
-    share = _share_of_loop(facts, "gc")
+    share = min(_share_of_loop(facts, "gc"), facts.step_part("gc") / facts.wall_step_s)  # not while compiling
     gain = facts.host_gain(share * facts.wall_step_s)
     if gain < GAIN or share < 1 - 1 / GAIN:
         return None
