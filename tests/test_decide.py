@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.decide import LOOKS, MIN_GAIN, Judgement, Round, compare, judge, measure_noise
-from stoker.records import Noise
+from stoker.decide import CLEAR, EARLY, LOOKS, MIN_GAIN, compare, judge, measure_noise
+from stoker.records import Judgement, Noise, Round
 
 QUIET = Noise(1.0, 1.0)
 
@@ -25,7 +25,7 @@ def one_round(draw: np.random.Generator, noise: float, gain: float) -> Round:
 def investigate(draw: np.random.Generator, noise: float, gain: float) -> Judgement:
     band = measure_noise([one_round(draw, noise, 1.0) for _ in range(LOOKS[0])])
     rounds: list[Round] = []
-    for look in LOOKS:
+    for look in (EARLY, *LOOKS):
         while len(rounds) < look:
             rounds.append(one_round(draw, noise, gain))
         judgement = judge(rounds, band, last=False)
@@ -81,7 +81,7 @@ def test_the_noise_band_holds_one(samples: list[Round]) -> None:
 def test_the_end_of_the_budget_always_decides_and_too_few_rounds_never_keep(samples: list[Round], last: bool) -> None:
     judgement = judge(samples, QUIET, last=last)
     assert judgement.decision is not None or not last
-    if len(samples) < LOOKS[0]:
+    if len(samples) < EARLY:
         assert judgement.decision == ("undecided" if last else None)
 
 
@@ -94,6 +94,9 @@ def test_each_decision_says_why() -> None:
     def steady(gain: float) -> list[Round]:
         return [Round((1.0 + i / 1000,), (1.0 / gain,)) for i in range(LOOKS[0])]
 
+    assert judge(steady(2.0)[:EARLY], QUIET, last=False).reason.startswith("far above the noise")
+    assert judge(steady(0.5)[:EARLY], QUIET, last=False).reason.startswith("far slower")
+    assert judge(steady(CLEAR - 0.05)[:EARLY], QUIET, last=False).decision is None
     assert judge(steady(1.2), QUIET, last=False).reason.startswith("the whole interval lies above 1")
     assert judge(steady(0.8), QUIET, last=False).reason.startswith("slower")
     level = [Round((1.0 + (-1) ** i * MIN_GAIN / 5,), (1.0,)) for i in range(LOOKS[0])]

@@ -129,7 +129,7 @@ def train_epoch(loader, model, optimizer, device, epoch, args, timings):
         optimizer.step()
         shown = loss.item()
         took = time.perf_counter() - step_began
-        timings.append((epoch, step, waited, took))
+        timings.append((epoch, step, waited, took, getattr(device, "busy_s", 0.0)))
         if step % args.log_every == 0:
             rate = args.batch_size / took
             print(f"epoch {epoch} step {step}/{len(loader)}: loss {shown:.3f}, {rate:.0f} events/s", flush=True)
@@ -162,6 +162,7 @@ def report(timings, device, wall_s, args):
         "samples_per_s": args.batch_size / step_s,
         "wall_s": wall_s,
         "device_busy_s": getattr(device, "busy_s", None),
+        "device_step_s": float(np.median(np.diff([row[4] for row in timings]))) if len(timings) > 1 else None,
     }
     print(
         f"{1 / step_s:.2f} it/s, {args.batch_size / step_s:.0f} events/s {'shuffled' if args.shuffle else 'in order'}: "
@@ -170,17 +171,17 @@ def report(timings, device, wall_s, args):
     (args.out / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
 
 
-def parse():
+def parse(steps=6, workers=0):
     parser = Parser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder with meta.parquet and pulses/")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where checkpoint and metrics go")
     parser.add_argument("--device", choices=["sim", "cpu", "cuda"], default="sim")
     parser.add_argument("--shuffle", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=6, help="stop after so many steps in all (0: never)")
+    parser.add_argument("--steps", type=int, default=steps, help="stop after so many steps in all (0: never)")
     parser.add_argument("--val-steps", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=workers)
     parser.add_argument("--prefetch", type=int, default=2)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)

@@ -130,7 +130,7 @@ def train_epoch(loader, model, optimizer, device, epoch, args):
     model.train()
     autocast = torch.autocast(args.device, torch.bfloat16) if args.device == "cuda" else nullcontext()
     epoch_began = step_began = time.perf_counter()
-    waited = 0.0
+    waited, busy_before_s = 0.0, getattr(device, "busy_s", 0.0)
     for step, (image, label) in enumerate(loader):
         waited += time.perf_counter() - step_began
         image = image.to(device, non_blocking=True)
@@ -149,7 +149,9 @@ def train_epoch(loader, model, optimizer, device, epoch, args):
         f"epoch {epoch}: {len(loader) / took:.2f} it/s ({took:.1f} s), {waited / took:.0%} of it waiting for data",
         flush=True,
     )
-    return {"epoch": epoch, "it_per_s": len(loader) / took, "epoch_s": took, "wait_share": waited / took}
+    busy_s = getattr(device, "busy_s", 0.0) - busy_before_s
+    rates = {"it_per_s": len(loader) / took, "epoch_s": took, "wait_share": waited / took}
+    return {"epoch": epoch, **rates, "device_step_s": busy_s / len(loader)}
 
 
 @torch.no_grad()
@@ -168,7 +170,7 @@ def parse():
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--prefetch", type=int, default=2)
-    parser.add_argument("--latency-ms", type=float, default=60.0, help="of one request to the bucket, with sim")
+    parser.add_argument("--latency-ms", type=float, default=50.0, help="of one request to the bucket, with sim")
     parser.add_argument(
         "--cache-share", type=float, default=0.9, help="part of the data that the mount's cache can hold"
     )
@@ -235,6 +237,10 @@ def main():
         metrics = {
             "epochs": epochs,
             "cold_over_warm": [epochs[0]["epoch_s"] / later["epoch_s"] for later in epochs[1:]],
+            "step_s": epochs[-1]["epoch_s"] / len(train_loader),
+            "wait_share": epochs[-1]["wait_share"],
+            "samples_per_s": epochs[-1]["it_per_s"] * args.batch_size,
+            "device_step_s": epochs[-1]["device_step_s"],
             "requests": store.stats()["reads"] if store else None,
             "device_busy_s": getattr(device, "busy_s", None),
         }

@@ -113,7 +113,7 @@ def train_epoch(loader, model, criterion, optimizer, device, epoch, args, timing
         optimizer.step()
         stats = {"loss": loss.item(), "policy": policy_loss.item(), "value": value_loss.item()}
         now = time.perf_counter()
-        timings.append((epoch, step, waited, now - step_began))
+        timings.append((epoch, step, waited, now - step_began, getattr(device, "busy_s", 0.0)))
         if step % args.log_every == 0:
             shown = ", ".join(f"{name} {number:.3f}" for name, number in stats.items())
             print(f"epoch {epoch} step {step}/{len(loader)}: {shown}, {1 / (now - step_began):.1f} it/s", flush=True)
@@ -150,6 +150,7 @@ def report(timings, device, wall_s, args):
         "samples_per_s": args.batch_size / step_s,
         "wall_s": wall_s,
         "device_busy_s": getattr(device, "busy_s", None),
+        "device_step_s": float(np.median(np.diff([row[4] for row in timings]))) if len(timings) > 1 else None,
     }
     print(
         f"{1 / step_s:.1f} it/s, {metrics['samples_per_s']:.0f} samples/s: {step_s * 1e3:.1f} ms a step, of which "
@@ -170,7 +171,7 @@ def parse():
     parser.add_argument("--batch-size", type=int, default=750)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--prefetch", type=int, default=1)
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=20)
     args = parser.parse_args()

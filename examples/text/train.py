@@ -98,7 +98,8 @@ def train_epoch(loader, model, optimizer, device, epoch, timings):
         optimizer.step()
         total += loss.item()
         ended = time.perf_counter()
-        timings.append((epoch, step, loaded - step_began, copied - loaded, ended - copied))
+        busy_s = getattr(device, "busy_s", 0.0)
+        timings.append((epoch, step, loaded - step_began, copied - loaded, ended - copied, busy_s))
         step_began = time.perf_counter()
     return total / len(loader)
 
@@ -123,6 +124,7 @@ def report(timings, busy_s, wall_s, args):
         "samples_per_s": args.batch_size / step_s,
         "wall_s": wall_s,
         "device_busy_s": busy_s,
+        "device_step_s": float(np.median(np.diff([row[5] for row in timings]))) if len(timings) > 1 else None,
         "device_idle_share": None if busy_s is None else 1 - busy_s / wall_s,
     }
     print(

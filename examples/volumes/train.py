@@ -153,7 +153,7 @@ def train_epoch(loader, model, optimizer, device, epoch, args, timings):
         optimizer.step()
         shown = loss.item()
         took = time.perf_counter() - step_began
-        timings.append((epoch, step, waited, took))
+        timings.append((epoch, step, waited, took, getattr(device, "busy_s", 0.0)))
         if step % args.log_every == 0:
             print(f"Train step {step}/{len(loader)}: loss {shown:.3f}, {took:.2f} s, {1 / took:.2f} it/s", flush=True)
         step_began = time.perf_counter()
@@ -182,6 +182,7 @@ def report(timings, device, wall_s, args):
         "first_batch_s": [row[2] for row in timings if row[1] == 0],
         "wall_s": wall_s,
         "device_busy_s": getattr(device, "busy_s", None),
+        "device_step_s": float(np.median(np.diff([row[4] for row in timings]))) if len(timings) > 1 else None,
         "device_memory_peak_bytes": getattr(device, "memory_peak_bytes", None),
     }
     print(

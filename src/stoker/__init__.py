@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stoker import errors, sim
     from stoker.loader.front import Loader
+    from stoker.loader.sampler import BlockSampler
     from stoker.loader.source import open  # noqa: A004  what users write
     from stoker.observe.inside import watch
 
 _HOME = {
+    "BlockSampler": "stoker.loader.sampler",
     "Loader": "stoker.loader.front",
     "errors": "stoker.errors",
     "open": "stoker.loader.source",
@@ -21,6 +23,7 @@ _HOME = {
 }
 
 __all__ = [
+    "BlockSampler",
     "Loader",
     "errors",
     "open",

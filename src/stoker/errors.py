@@ -13,7 +13,13 @@ StokerError
 │   ├── TruncatedError       a file that is shorter than its header says
 │   ├── CorruptError         bytes that cannot be decoded
 │   ├── OtherTypeError       a file whose dtype or schema differs from the first one's
+│   ├── ChecksumError        bytes that are not those that were listed, also when asked for again
+│   ├── ChangedError         an object that is another one than when it was listed
 │   └── VanishedError        a file that was there, and is not any more
+├── RemoteError              a remote store does not answer as it should; names the object
+│   ├── AccessError          credentials are missing, wrong or expired
+│   ├── UnreachableError     no connection: unknown host, refused, cut again and again
+│   └── TimedOutError        no answer in time, also when asked again
 ├── MapError                 the user's `map` function failed on a batch
 └── LoaderError              the loader cannot go on
     ├── WorkerDiedError      a worker process was ended from outside
@@ -93,8 +99,37 @@ class OtherTypeError(DataError):
     """A file whose dtype or schema differs from that of the first file."""
 
 
+class ChecksumError(DataError):
+    """Bytes whose checksum is not the listed one, also when they are asked for again."""
+
+
+class ChangedError(DataError):
+    """An object that is another one than when it was listed."""
+
+
 class VanishedError(DataError):
     """A file that was there when the source was opened, and is not any more."""
+
+
+class RemoteError(StokerError):
+    """A remote store does not answer as it should. `url` is the object, `reason` what happened."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        self.url = url
+        self.reason = reason
+        super().__init__(f"{url}: {reason}")
+
+
+class AccessError(RemoteError):
+    """Credentials are missing, wrong or expired, or do not allow this."""
+
+
+class UnreachableError(RemoteError):
+    """No connection: the host is unknown, refuses, or cuts the connection again and again."""
+
+
+class TimedOutError(RemoteError):
+    """No answer in time, also when asked again."""
 
 
 class MapError(StokerError):

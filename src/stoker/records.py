@@ -681,6 +681,7 @@ class Diagnosis:
     warmup_steps: int | None
     drift_share: float | None
     spikes: Spike | None
+    epoch_s: tuple[float, ...]  # whole epochs that were really run, with what follows each
     loaders: tuple[LoaderWait, ...]
     machine: MachineUse
     notes: tuple[str, ...]
@@ -710,6 +711,32 @@ class Noise:
 
     ratio_low: float
     ratio_high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Seconds a sample in each steady window of one reference process and of one candidate process."""
+
+    reference_s: tuple[float, ...]
+    candidate_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A ratio of rates, candidate over reference, with its 95 % interval; above 1 is faster."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the rounds so far say. A decision of None means that more rounds are needed."""
+
+    interval: Interval
+    decision: Decision | None
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -808,6 +835,26 @@ class Tuning:
     final: Final
     goal: Goal | None
     files: Files
+
+
+# ---- predict ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A recorded run with other knobs, as simulated.
+
+    `simulated_step_s` is the simulation of the run as it was: far from `measured_step_s`, and the rest is worth little.
+    `ratio` is of rates in samples, above 1 is faster. `memory_bytes` is the peak of all processes.
+    """
+
+    knobs: Mapping[str, Value]
+    measured_step_s: float
+    simulated_step_s: float
+    step_s: float
+    ratio: float
+    epoch_s: float | None
+    memory_bytes: int
 
 
 # ---- the simulated accelerator ---------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from cli.doctor_program import doctor, script
         ((sys.executable, "missing.py"), "missing.py does not exist"),
         (("no-such-program-at-all",), "no-such-program-at-all is no command that can be run"),
         ((), "no command was given"),
+        (("--bogus", "python", "x.py"), "no option is called --bogus"),
     ],
 )
 def test_a_command_that_cannot_start_is_wrong_usage(tmp_path: Path, words: tuple[str, ...], said: str) -> None:

@@ -76,7 +76,7 @@ def facts(given: dict[str, Production] | None = None, **changes: Any) -> Facts:
     said = Diagnosis(
         20.0, 150, 3, 100, 320.0, 4.0, (), steady.step_s, STEP_S, phases, 0.0, (), Ceilings(None, None),
         Prediction(10.0, 9.0, 11.0, 30.0), (), Memory(None, None, None), Device("sim", None), (), None, None,
-        (Phase("forward", STEP_S, 1.0),), None, 0, None, None, (), use, (),
+        (Phase("forward", STEP_S, 1.0),), None, 0, None, None, (), (), use, (),
         epoch_parts={"steady": 10.0, **dict.fromkeys(("first_batch", "head", "validation", "checkpoint"), 0.0)},
     )  # fmt: skip
     seen = Observation(

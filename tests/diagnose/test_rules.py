@@ -95,7 +95,9 @@ def sick() -> dict[str, Facts]:
         "shm-small": waiting(real=slow(5e-3, sent_bytes=1e6), probes=Probes(container=small)),
         "ipc": waiting(real=slow(1e-4, tensors=100.0, mean_wall_s=6e-3), loader_s=0.1),
         "worker-respawn": named(
-            facts(device_step_s=0.05, facts=loader(persistent_workers=False), makers=tuple(worker(pid=i) for i in range(6))),
+            facts(
+                device_step_s=0.0, facts=loader(persistent_workers=False), makers=tuple(worker(pid=i) for i in range(4))
+            ),
             passes=first_batches(2.0, 2.0, 2.0),
         ),
         "dataset-pickle": facts(probes=Probes(pickled_bytes=10**9, pickle_s=4.0)),

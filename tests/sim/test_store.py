@@ -26,7 +26,7 @@ from obstore.store import S3Store
 
 from stoker.errors import UsageError
 from stoker.sim.bucket import Bucket, KeyRefusedError
-from stoker.sim.store import Store, StoreFailedError
+from stoker.sim.store import Store
 
 BLOB = bytes(range(256)) * 2000  # 512,000 bytes: more than one chunk
 OBJECTS = {
@@ -275,6 +275,35 @@ def test_an_upload_that_does_not_match_its_md5_is_refused_and_not_kept(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_upload_that_is_too_large_is_refused_whatever_length_it_announced(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        connection = http.client.HTTPConnection(urlsplit(store.endpoint).netloc, timeout=60)
+        megabyte = bytes(1 << 20)
+        try:
+            connection.request("PUT", "/data/x", (megabyte for _ in range(300)), encode_chunked=True)
+            status = connection.getresponse().status
+        except ConnectionError:  # the store answered and hung up while we were still sending
+            status = 400
+        connection.close()
+        assert status == 400
+        assert ask(store, "/data/x")[0] == 404
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_made_before_a_fork_runs_in_the_child(root: Path) -> None:
+    store = Store(root)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            with store:
+                time.sleep(0.5)  # longer than the store takes to look for its parent
+                code = 0 if ask(store, "/data/empty")[0] == 200 else 1
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 def test_an_aws_chunked_upload_is_unwrapped(tmp_path: Path) -> None:
     framed = b"5;chunk-signature=0\r\nhello\r\n3\r\n me\r\n0\r\nx-amz-checksum-crc32:AAAAAA==\r\n\r\n"
     with Store(tmp_path) as store:
@@ -419,7 +448,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 def test_a_taken_port_is_one_line_and_leaves_no_process(root: Path, store: Store) -> None:
     port = int(store.endpoint.rpartition(":")[2])
-    with pytest.raises(StoreFailedError, match=f"cannot listen on port {port}"):
+    with pytest.raises(UsageError, match=f"cannot listen on port {port}"):
         Store(root, port=port).start()
 
 

@@ -15,6 +15,7 @@ import pytest
 from stoker.records import Limits
 from stoker.trial import guard
 from stoker.trial.protocol import NAME_VARIABLE
+from stoker.trial.shm import DIRECTORY
 from stoker.trial.sweep import new_name, sweep, sweep_orphans
 from stoker.trial.tree import process
 from trial.conftest import MARK, MIB, Run, marked, wait_until
@@ -82,13 +83,26 @@ def test_kill_9_of_the_supervisor_leaves_no_orphan(tuner: subprocess.Popen[str],
     assert marked(mark) == set()
 
 
-def test_kill_9_of_the_supervisor_is_an_outcome(run: Run) -> None:
+def test_kill_9_of_the_supervisor_is_an_outcome(use_cgroup: bool, mark: str) -> None:
+    segment = DIRECTORY / f"psm_{mark}"
+    code = f"""
+import os, pathlib, time
+if os.fork() == 0:
+    file = open({str(segment)!r}, "wb")
+    time.sleep(600)
+while not os.path.exists({str(segment)!r}):
+    time.sleep(0.01)
+os.kill(os.getppid(), 9)
+time.sleep(600)
+"""
     outcome = guard.run(
-        [sys.executable, "-c", "import os, time; os.kill(os.getppid(), 9); time.sleep(600)"], Limits(400 * MIB)
+        [sys.executable, "-c", code], Limits(400 * MIB), environment={MARK: mark}, use_cgroup=use_cgroup
     )
+    assert marked(mark) == set()
     assert outcome.ending == "interrupted"
     assert outcome.exit_code is None
     assert outcome.host_peak_bytes is None
+    assert not segment.exists()
 
 
 def test_sigterm_of_the_supervisor_is_an_outcome(run: Run) -> None:

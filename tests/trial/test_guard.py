@@ -90,6 +90,22 @@ time.sleep(600)
     assert (tmp_path / "saved").exists() or not (tmp_path / "ready").exists()
 
 
+@pytest.mark.parametrize("main_ends", [False, True])
+def test_the_limits_hold_while_a_trial_is_told_to_end(run: Run, main_ends: bool) -> None:
+    """The grace would be ten minutes: only the limit of memory can end it before this test's time is over."""
+    code = f"""
+import os, signal, time
+kept = []
+signal.signal(signal.SIGTERM, lambda *_: kept.append(b"x" * (1200 << 20)))
+if {main_ends} and os.fork():
+    os._exit(0)
+while True:
+    time.sleep(600)
+"""
+    outcome = run(code, limits=Limits(300 * MIB, seconds=1.5), grace_s=600.0)
+    assert outcome.ending == ("finished" if main_ends else "time")
+
+
 def test_a_child_that_ignores_sigterm_is_ended(run: Run) -> None:
     code = "import signal\nfor n in (15, 2, 1):\n    signal.signal(n, signal.SIG_IGN)\nprint('ready', flush=True)\n"
     outcome = run(code + SLEEP, limits=Limits(300 * MIB, seconds=1.5))

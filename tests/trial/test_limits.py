@@ -1,4 +1,5 @@
 import dataclasses
+import os
 
 import psutil
 import pytest
@@ -9,7 +10,9 @@ from stoker.errors import UnsafeError
 from stoker.records import Limits
 from stoker.trial import device, limits
 from stoker.trial.protocol import Usage
-from stoker.trial.watch import exceeded
+from stoker.trial.shm import Segments
+from stoker.trial.tree import Tree
+from stoker.trial.watch import Watch, exceeded
 
 MIB = 1 << 20
 sizes = st.integers(0, 2**50)
@@ -42,6 +45,17 @@ def test_the_user_can_allow_less_but_not_more_than_there_is() -> None:
     assert limits.choose(100 * MIB).host_bytes == 100 * MIB
     with pytest.raises(UnsafeError, match=r"--max-ram allows 1024\.0 TiB, but .* are free now"):
         limits.choose(2**50)
+
+
+def test_a_trial_is_ended_when_the_machine_runs_short_whoever_took_it() -> None:
+    watch = Watch(Tree(os.getpid()), Limits(2**50), group=None, segments=Segments(), devices=device.Meter(None))
+    assert watch.excess(watch.look()) is None
+    watch._reserve_bytes = 2**50
+    found = watch.excess(watch.look())
+    watch.close()
+    assert found is not None
+    assert found[0] == "ram"
+    assert "of the machine's RAM were left" in found[1]
 
 
 @given(

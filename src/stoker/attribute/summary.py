@@ -10,6 +10,7 @@ from stoker.records import (
     Ceilings,
     Device,
     Diagnosis,
+    Kind,
     MachineUse,
     Memory,
     Meter,
@@ -59,6 +60,7 @@ def summarise(seen: Observation, track: Track, named: Attribution, prediction: P
         warmup_steps=steady.warmup_steps if steady else None,
         drift_share=steady.drift_share if steady else None,
         spikes=steady.spikes if steady else None,
+        epoch_s=_epoch_s(track, named),
         loaders=named.loaders,
         machine=_use(seen, track),
         notes=_notes(seen, track, named),
@@ -71,6 +73,15 @@ def overhead_share(track: Track, named: Attribution) -> float | None:
         return None
     hooks_ns = named.events * (track.event_ns or EVENT_NS) + track.module_calls * (track.call_ns or CALL_NS)
     return (hooks_ns + track.own_ns) / 1e9 / named.wall_s
+
+
+def _epoch_s(track: Track, named: Attribution) -> tuple[float, ...]:
+    """Whole training epochs, from one's start to the next, the last to the end of the script's own code."""
+    train = [one for one in named.passes if one.is_train and one.batches]
+    train = [one for one in train if one.loader == train[0].loader]
+    exits = [time_ns for time_ns, code in zip(track.times_ns, track.codes, strict=True) if code == Kind.EXIT << 1]
+    ends = [one.start_ns for one in train[1:]] + exits[:1]
+    return tuple((end - one.start_ns) / 1e9 for one, end in zip(train, ends, strict=False) if one.is_whole)
 
 
 def _epochs(named: Attribution) -> int:

@@ -10,7 +10,7 @@ import click
 
 from stoker.errors import StokerError
 
-VERBS = ("doctor", "report", "demo", "run")
+VERBS = ("doctor", "tune", "run", "predict", "bench", "report", "demo")
 INTERRUPTED = 130
 
 

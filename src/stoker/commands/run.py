@@ -30,7 +30,7 @@ def run(settings: tuple[str, ...], file: Path | None, command: tuple[str, ...]) 
     Stoker only sets the knobs and is then gone: process, output, signals and exit code are the script's own.
     A knob that cannot be set where it is wanted is said on stderr, and the script goes on without it.
     """
-    from stoker.observe.launch import environment, resolve
+    from stoker.observe.launch import prepare, resolve
     from stoker.observe.options import Options
 
     knobs = {**(read_settings(file) if file else {}), **parse_settings(settings)}
@@ -38,11 +38,10 @@ def run(settings: tuple[str, ...], file: Path | None, command: tuple[str, ...]) 
         raise UsageError("no knob was given; write --set num_workers=4, or --with stoker.toml")
     words = resolve(command)
     options = Options(observe=False, whole=True, path_before=os.environ.get("PYTHONPATH"), knobs=knobs)
-    place = _place(knobs)
-    options.write(place)
+    environment = prepare(words, _place(knobs), options)
     print(f"stoker: running with {', '.join(f'{name}={value}' for name, value in knobs.items())}", file=sys.stderr)
     sys.stdout.flush()
-    os.execvpe(words[0], words, environment(place))  # noqa: S606  the process becomes the user's
+    os.execvpe(words[0], words, {**os.environ, **environment})  # noqa: S606  the process becomes the user's
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Value]:

@@ -6,11 +6,14 @@ A buffer goes back to its pool when the last tensor that shares its memory is go
 
 import weakref
 from collections import defaultdict, deque
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from stoker.loader.source.interface import Batch, Padded, Ragged
+
+RaggedAs = Literal["values", "nested", "padded"]
 _Key = tuple[int, tuple[int, ...], np.dtype[Any]]
 
 
@@ -90,3 +93,42 @@ class Pool:
         """Keep nothing more; what is lent stays valid."""
         self._closed = True
         self.trim()
+
+
+class Shaper:
+    """Gives ragged fields the form that the user asked for."""
+
+    def __init__(self, form: RaggedAs, pool: Pool) -> None:
+        self._form = form
+        self._pool = pool
+        self._elements = 0
+        self._places = 0
+
+    def shape(self, batch: Batch) -> Batch:
+        """The batch, with ragged fields as values and offsets, nested or padded."""
+        if self._form == "values":
+            return batch
+        make = self._padded if self._form == "padded" else _nested
+        return {name: make(value) if isinstance(value, Ragged) else value for name, value in batch.items()}
+
+    def _padded(self, ragged: Ragged) -> Padded:
+        offsets = ragged.offsets.numpy()
+        lengths = np.diff(offsets)
+        rows, width = len(lengths), int(lengths.max(initial=0))
+        values = ragged.values
+        tensor, _ = self._pool.lease(rows * width, tuple(values.shape[1:]), values.numpy().dtype)
+        tensor.zero_()
+        places = np.arange(len(values)) + np.repeat(np.arange(rows) * width - offsets[:-1], lengths)
+        tensor.index_copy_(0, torch.from_numpy(places), values)
+        self._elements += len(values)
+        self._places += rows * width
+        return Padded(tensor.view(rows, width, *values.shape[1:]), torch.from_numpy(lengths))
+
+    def padding_share(self) -> float | None:
+        """The share of padded places that hold no element; None if nothing was padded."""
+        return 1 - self._elements / self._places if self._places else None
+
+
+def _nested(ragged: Ragged) -> torch.Tensor:
+    nested: torch.Tensor = torch.nested.nested_tensor_from_jagged(ragged.values, ragged.offsets)
+    return nested

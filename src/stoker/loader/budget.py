@@ -1,42 +1,35 @@
 """Memory as a number of bytes, and what it buys: how many blocks a window mixes, how many batches are ready."""
 
-import re
-
 from stoker.errors import UsageError
 from stoker.loader.source.interface import Source
 
 MEMORY_BYTES = 2 << 30
 """The default budget. A constant, not a share of the machine: the window follows from it, and the order from that."""
 
-_UNITS = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
-_LEAST_BYTES = 1 << 20
-
 _WINDOW_SHARE = 0.8
 """Of the budget, for windows; the rest is for batches."""
 _ORDER_BYTES = 24
 """What the order of a window takes for each row, while it is sorted."""
 _PAGE_BYTES = 4096
+_BLOCKS_IN_ORDER = 16
+"""Without shuffle a window only has to keep the threads busy."""
 
 
-def parse_bytes(text: int | str) -> int:
-    """`256MiB`, `2GB` or a plain number, as bytes."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]?i?)b?\s*", str(text), re.IGNORECASE)
-    if match is None or isinstance(text, bool):
-        raise UsageError(f"memory is {text!r}; expected a number of bytes, or one with a unit, such as 256MiB or 2GB")
-    found = int(float(match[1]) * _UNITS[match[2].lower()])
-    if found < _LEAST_BYTES:
-        raise UsageError(f"memory is {found} bytes; expected at least 1 MiB")
-    return found
-
-
-def window_blocks(source: Source, memory_bytes: int) -> int:
-    """As many blocks as the budget allows, in windows of equal size."""
-    # Of a source that is loaded block by block two windows are held: one in use, one being loaded.
-    share = _WINDOW_SHARE / 2 if source.holds_blocks else _WINDOW_SHARE
-    per_block = (source.row_bytes + _ORDER_BYTES) * source.blocks.rows / source.blocks.count
-    most = max(1, int(memory_bytes * share / per_block))
-    windows = -(-source.blocks.count // most)
-    return -(-source.blocks.count // windows)
+def window_blocks(source: Source, memory_bytes: int, *, shuffle: bool) -> int:
+    """As many blocks as the budget allows, in windows of equal size; without shuffle, a few."""
+    count = source.blocks.count
+    per_block = (source.row_bytes + _ORDER_BYTES) * source.blocks.rows / count
+    most = int(memory_bytes * _WINDOW_SHARE / per_block)
+    if source.holds_blocks and most < count:
+        most //= 2  # one window is in use while the next is loaded; all blocks at once are loaded only once
+        if most < 1:
+            raise UsageError(
+                f"a block of this {source.kind} source takes about {per_block / 1e6:.0f} MB, and two of them do not "
+                f"fit into memory={memory_bytes}; raise memory=, or rewrite the files with smaller blocks"
+            )
+    most = min(most, count) if shuffle else min(most, count, _BLOCKS_IN_ORDER)
+    windows = -(-count // max(1, most))
+    return -(-count // windows)
 
 
 def window_rows(source: Source, memory_bytes: int) -> int:
@@ -47,3 +40,8 @@ def window_rows(source: Source, memory_bytes: int) -> int:
 def depth(batch_bytes: float, memory_bytes: int) -> int:
     """How many batches may be ready or under way at once."""
     return max(2, min(64, int(memory_bytes * (1 - _WINDOW_SHARE) / max(1.0, batch_bytes)) - 2))
+
+
+def ahead_bytes(memory_bytes: int) -> int:
+    """What a source that reads ahead along the order may hold, under way or arrived."""
+    return int(memory_bytes * _WINDOW_SHARE / 2)

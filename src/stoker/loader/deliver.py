@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from stoker.errors import ClosedError, ForkedError
-from stoker.loader.fetch import Batches, Job, Ticket, Windows
+from stoker.loader.cores import use_one_core
+from stoker.loader.fetch import Batches
+from stoker.loader.ranks import Ticket
+from stoker.loader.source.interface import Reader
+from stoker.loader.windows import Job, Windows
 
 _JOIN_S = 10.0
 _REVIEW_BATCHES = 16
 """How often concurrency and depth are reconsidered."""
-
-_setting_threads = threading.Lock()
 
 
 @dataclass(slots=True)
@@ -32,7 +32,6 @@ class Times:
     thread_idle_s: float = 0.0
     batches: int = 0
     rows: int = 0
-    bytes_read: int = 0
     starved: int = 0
     """Batches that the consumer had to wait for."""
 
@@ -42,26 +41,24 @@ class _Failure:
     error: BaseException
 
 
-def _use_one_core() -> None:
-    """Keep torch's own thread pool out of the calling thread: the loader's threads are the parallelism here."""
-    with _setting_threads:
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        # The number for threads that torch has not met yet is process-wide: a throw-away thread puts it back.
-        restore = threading.Thread(target=torch.set_num_threads, args=(before,))
-        restore.start()
-        restore.join()
-
-
 class Stream:
     """An endless sequence of batches. One consumer; `close` ends the threads."""
 
     def __init__(
-        self, tickets: Iterator[Ticket], windows: Windows, batches: Batches, *, threads: int, depth: int, times: Times
+        self,
+        tickets: Iterator[Ticket],
+        windows: Windows,
+        batches: Batches,
+        *,
+        reader: Reader | None = None,
+        threads: int,
+        depth: int,
+        times: Times,
     ) -> None:
         self._tickets = tickets
         self._windows = windows
         self._batches = batches
+        self._reader = reader
         self._upcoming: deque[Ticket] = deque()
         """Tickets from the next to be taken on; the first `_handed - _taken` of them are being made."""
         self._made: dict[int, Any] = {}
@@ -76,8 +73,8 @@ class Stream:
         self.times = times
         self.threads_most = threads
         self.depth_most = max(1, depth)
-        self.threads = min(1, threads)
-        """Threads that may work at once."""
+        self.threads = threads
+        """Threads that may work at once: all, because the first batch is waited for; fewer once none is."""
         self.depth = min(self.depth_most, 2 + self.threads)
         """Batches that may be ready or under way."""
         self._calm = 0
@@ -97,6 +94,10 @@ class Stream:
     def held_bytes(self) -> int:
         """Memory of loaded blocks."""
         return self._windows.held_bytes
+
+    def read_bytes(self) -> int:
+        """What was read of files for loaded blocks."""
+        return self._windows.read_bytes
 
     def get(self, epoch: int) -> tuple[int, Any] | None:
         """The next batch of an epoch and the global position after it; None once the epoch is over.
@@ -119,7 +120,7 @@ class Stream:
             self._work.notify()
         if isinstance(result, _Failure):
             raise result.error
-        return ticket.after, result
+        return ticket.after, self._batches.deliver(result)
 
     def _check(self) -> None:
         if self._pid != os.getpid():
@@ -173,7 +174,7 @@ class Stream:
         ahead = self._handed - self._taken
         ticket = self._peek(ahead)
         needed = self._windows.needed(ticket)
-        lacking = [window for window in needed if not self._windows.is_ready(window)]
+        lacking = [window for window in needed if not window.is_ready]
         for window in lacking:
             job = self._windows.job(window)
             if job is not None:
@@ -193,11 +194,12 @@ class Stream:
         def done(result: Any) -> None:
             del self._doing[number]
             self._made[number] = result
-            self._windows.release(next(iter(self._doing.values()), None) or self._peek(self._handed - self._taken))
+            oldest = next(iter(self._doing.values()), None)
+            self._windows.release(oldest or self._peek(self._handed - self._taken))
             if number == self._taken:
                 self._out.notify()
 
-        return Job(lambda: self._batches.make(ticket, needed), done, "gather_s")
+        return Job(lambda: self._batches.make(ticket, needed, self._reader), done, "gather_s")
 
     def _run(self, job: Job | None) -> None:
         """Do a job without the lock; the caller holds it before and after."""
@@ -217,7 +219,7 @@ class Stream:
 
     def serve(self, number: int) -> None:
         """A thread's life."""
-        _use_one_core()
+        use_one_core()
         with self._lock:
             while not self._closed:
                 job = self._job() if number < self.threads else None
@@ -240,6 +242,8 @@ class Stream:
             self._made.clear()
             self._work.notify_all()
             self._out.notify_all()
+        if self._reader is not None:
+            self._reader.close()
         for thread in self._pool if join and not inside else ():
             if thread is not threading.current_thread():
                 thread.join(_JOIN_S)

@@ -3,16 +3,21 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
+import torch
+
 from stoker.errors import OtherSourceError, UsageError
-from stoker.loader import budget
-from stoker.loader.assemble import Pool
+from stoker.loader import budget, check
+from stoker.loader.assemble import Pool, RaggedAs, Shaper
 from stoker.loader.deliver import Stream, Times
-from stoker.loader.fetch import Batches, OnError, Split, Windows
+from stoker.loader.device import copier
+from stoker.loader.fetch import Batches, OnError
 from stoker.loader.order import Order
 from stoker.loader.quality import Quality
+from stoker.loader.ranks import Split
 from stoker.loader.source.blocks import EvenBlocks
 from stoker.loader.source.interface import Batch, Source
 from stoker.loader.stats import Stats
+from stoker.loader.windows import Windows, rows_ahead
 
 Shuffle = bool | Literal["full"]
 
@@ -32,18 +37,49 @@ class SourceEngine:
         threads: int,
         on_error: OnError,
         map: Callable[[Batch], Any] | None,  # noqa: A002  the name that the public argument has
+        ragged: RaggedAs,
+        buckets: bool,
+        device: str | torch.device | None,
     ) -> None:
+        if window is not None:
+            check.whole("window", window, 1)
+        check.whole("threads", threads, 0)
+        check.one_of("shuffle", shuffle, (True, False, "full"))
+        check.one_of("on_error", on_error, ("raise", "skip"))
+        check.one_of("ragged", ragged, ("values", "nested", "padded"))
         self.source = source
         self.split = split
         self._memory_bytes = memory_bytes
         self._threads = threads
         self._shuffle = shuffle
         self._order = self._make_order(seed, window)
-        self._pool = Pool()
+        self._bucket_rows = self._check_buckets(buckets, ragged)
+        on_device = copier(device)
+        self._pool = Pool(pinned=on_device is not None)
+        self._shaper = Shaper(ragged, self._pool)
+        self._blocks = Pool(keep=2 * self._order.window_blocks)
         self._quality = Quality(source)
-        self._batches = Batches(source, self._pool.lease, on_error=on_error, map=map, seen=self._quality.see)
+        self._batches = Batches(
+            source,
+            self._pool.lease,
+            on_error=on_error,
+            map=map,
+            seen=self._quality.see,
+            shape=self._shaper.shape,
+            copier=on_device,
+        )
         self._times = Times()
         self._stream: Stream | None = None
+        self._read_before = 0
+
+    def _check_buckets(self, buckets: bool, ragged: RaggedAs) -> int | None:
+        if not buckets:
+            return None
+        if not any(field.ragged for field in self.source.fields):
+            raise UsageError("buckets=True groups rows by length, but no field is ragged; leave it out")
+        if ragged != "padded" or not self._shuffle:
+            raise UsageError("buckets=True reorders rows to save padding; it needs ragged='padded' and shuffle=True")
+        return self.split.batch_size
 
     def _make_order(self, seed: int, window: int | None) -> Order:
         blocks = self.source.blocks
@@ -55,21 +91,30 @@ class SourceEngine:
                 )
             blocks = EvenBlocks(blocks.rows, 1)
             window = window or budget.window_rows(self.source, self._memory_bytes)
-        window = window or budget.window_blocks(self.source, self._memory_bytes)
+        window = window or budget.window_blocks(self.source, self._memory_bytes, shuffle=bool(self._shuffle))
         return Order(blocks, window_blocks=window, seed=seed, shuffle=bool(self._shuffle))
 
     def stream(self, epoch: int, position: int) -> Stream:
         """Batches from a position on."""
+        self._read_before = self._read_bytes()
         windows = Windows(
             self.source,
             self._order,
+            self._blocks.lease,
             budget_bytes=self._memory_bytes,
+            bucket_rows=self._bucket_rows,
             drops=self.source.row_bytes * len(self.source) > self._memory_bytes,
+        )
+        reader = self.source.reader(
+            rows_ahead(self._order, self.split.tickets(epoch, position)),
+            memory_bytes=budget.ahead_bytes(self._memory_bytes),
+            threads=self._threads,
         )
         self._stream = Stream(
             self.split.tickets(epoch, position),
             windows,
             self._batches,
+            reader=reader,
             threads=self._threads,
             depth=budget.depth(self.source.row_bytes * self.split.batch_size, self._memory_bytes),
             times=self._times,
@@ -90,14 +135,17 @@ class SourceEngine:
             "shuffle": self._shuffle,
             "window_blocks": self._order.window_blocks,
             "blocks": self._order.blocks.count,
+            "bucket_rows": self._bucket_rows,
         }
 
     def restore_order(self, seed: int, state: dict[str, Any]) -> None:
         """Go on in the order of a saved state."""
-        if state["shuffle"] != self._shuffle or state["blocks"] != self._order.blocks.count:
+        here = self.order_state()
+        differ = [f"{name}={state[name]} (here {here[name]})" for name in here if state[name] != here[name]]
+        differ = [text for text in differ if not text.startswith("window_blocks")]
+        if differ:
             raise OtherSourceError(
-                f"the state was taken with shuffle={state['shuffle']} over {state['blocks']} blocks; this loader has "
-                f"shuffle={self._shuffle} over {self._order.blocks.count}. Make it with the same settings."
+                f"the state was taken with {', '.join(differ)}; make the loader with the same settings"
             )
         self._order = self._make_order(seed, int(state["window_blocks"]))
 
@@ -118,11 +166,11 @@ class SourceEngine:
             gather_s=times.gather_s,
             load_s=times.load_s,
             thread_idle_s=times.thread_idle_s,
-            bytes_read=times.bytes_read if self.source.holds_blocks else round(times.rows * self.source.row_bytes),
+            bytes_read=self._read_bytes(),
             bytes_used=round(times.rows * self.source.row_bytes),
             pair_ratio=block_ratio,
             file_pair_ratio=file_ratio,
-            padding_share=None,
+            padding_share=self._shaper.padding_share(),
             buffer_bytes=self._pool.nbytes(),
             held_bytes=stream.held_bytes() if stream else 0,
             buffers_made=self._pool.made,
@@ -131,8 +179,15 @@ class SourceEngine:
             window_blocks=self._order.window_blocks if self._shuffle else None,
             skipped_rows=self._batches.skipped_rows,
             skipped=tuple(self._batches.skipped),
+            remote=self.source.remote(),
         )
+
+    def _read_bytes(self) -> int:
+        if not self.source.holds_blocks:
+            return round(self._times.rows * self.source.row_bytes)
+        return self._read_before + (self._stream.read_bytes() if self._stream else 0)
 
     def close(self) -> None:
         """Let go of buffers."""
         self._pool.close()
+        self._blocks.close()

@@ -1,18 +1,24 @@
 """`stoker.Loader`: epochs, state and figures, over an engine that makes the batches."""
 
-import os
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, Self
 
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
 from stoker.errors import ClosedError, NoDataError, OtherSourceError, UsageError
-from stoker.loader import budget, ranks
+from stoker.loader import budget, check, cores, ranks
+from stoker.loader.assemble import RaggedAs
+from stoker.loader.dataset import DatasetEngine
 from stoker.loader.engine import Shuffle, SourceEngine
-from stoker.loader.fetch import OnError, Split
+from stoker.loader.fetch import OnError
+from stoker.loader.ranks import Split
 from stoker.loader.source.interface import Batch, Source
 from stoker.loader.stats import Stats
+from stoker.loader.units import parse_bytes
 
 STATE_VERSION = 1
 
@@ -82,44 +88,77 @@ class Loader:
 
     def __init__(
         self,
-        data: Source,
-        batch_size: int = 1,
-        shuffle: Shuffle = False,
-        *,
+        data: "Source | Dataset[Any]",
+        batch_size: int | None = 1,
+        shuffle: Shuffle | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
         drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
         seed: int = 0,
         memory: int | str = budget.MEMORY_BYTES,
         window: int | None = None,
         threads: int | None = None,
         map: Callable[[Batch], Any] | None = None,  # noqa: A002  what it is called everywhere
         on_error: OnError = "raise",
+        ragged: RaggedAs = "values",
+        buckets: bool = False,
+        device: str | torch.device | None = None,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
+        self.dataset = data
         self.batch_size = batch_size
+        self.drop_last = drop_last
         self.seed = seed
-        _check("batch_size", batch_size, 1)
-        _check("seed", seed, 0)
-        if window is not None:
-            _check("window", window, 1)
-        if threads is not None:
-            _check("threads", threads, 0)
-        if shuffle not in (True, False, "full"):
-            raise UsageError(f"shuffle is {shuffle!r}; expected True, False or 'full'")
-        if on_error not in ("raise", "skip"):
-            raise UsageError(f"on_error is {on_error!r}; expected 'raise' or 'skip'")
+        check.whole("seed", seed, 0)
         self.rank, self.world_size = ranks.detect(rank, world_size)
-        self._engine: Engine = SourceEngine(
-            data,
-            _split(len(data), batch_size, drop_last, self.rank, self.world_size),
-            shuffle=shuffle,
-            seed=seed,
-            memory_bytes=budget.parse_bytes(memory),
-            window=window,
-            threads=_cores() if threads is None else threads,
-            on_error=on_error,
-            map=map,
-        )
+        theirs = {
+            "sampler": sampler,
+            "batch_sampler": batch_sampler,
+            "num_workers": num_workers,
+            "collate_fn": collate_fn,
+            "pin_memory": pin_memory,
+            "timeout": timeout,
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+            "generator": generator,
+            "prefetch_factor": prefetch_factor,
+            "persistent_workers": persistent_workers,
+            "pin_memory_device": pin_memory_device,
+            "in_order": in_order,
+        }
+        ours: dict[str, Any] = {"window": window, "threads": threads, "map": map, "ragged": ragged, "buckets": buckets}
+        self._engine: Engine
+        if isinstance(data, Source):
+            _refuse("a source that stoker.open opened", theirs, ("sampler", "batch_sampler", "collate_fn"))
+            check.whole("batch_size", batch_size, 1)
+            assert batch_size is not None
+            # Who comes from DataLoader thinks of workers; here they are threads.
+            self._engine = SourceEngine(
+                data,
+                _split(len(data), batch_size, drop_last, self.rank, self.world_size),
+                shuffle=False if shuffle is None else shuffle,
+                seed=seed,
+                memory_bytes=parse_bytes(memory),
+                on_error=on_error,
+                device=device,
+                **ours | {"threads": threads if threads is not None else num_workers or cores.count()},
+            )
+        else:
+            _refuse("a torch Dataset", ours, tuple(ours))
+            self._engine = self._over_dataset(data, shuffle, theirs)
         self._next = (0, 0)
         """The epoch and position at which the next iterator starts."""
         self._at = (0, 0)
@@ -130,6 +169,21 @@ class Loader:
         self._delivered_s: float | None = None
         self._open = _Open(self._engine)
         self._finalizer = weakref.finalize(self, self._open.close)
+
+    def _over_dataset(self, data: "Dataset[Any]", shuffle: Shuffle | None, theirs: dict[str, Any]) -> DatasetEngine:
+        """An engine that orders the dataset itself, unless the user's sampler does, or nobody can."""
+        if shuffle == "full":
+            shuffle = True
+        batched = self.batch_size is not None and theirs["sampler"] is None and theirs["batch_sampler"] is None
+        if isinstance(data, IterableDataset) or not batched or not hasattr(data, "__len__"):
+            if theirs["batch_sampler"] is None:
+                theirs |= {"batch_size": self.batch_size, "drop_last": self.drop_last}
+            return DatasetEngine(data, None, shuffle=shuffle, seed=self.seed, arguments=theirs)
+        check.whole("batch_size", self.batch_size, 1)
+        assert self.batch_size is not None
+        split = _split(len(data), self.batch_size, self.drop_last, self.rank, self.world_size)
+        arguments = {name: value for name, value in theirs.items() if name not in {"sampler", "batch_sampler"}}
+        return DatasetEngine(data, split, shuffle=shuffle, seed=self.seed, arguments=arguments)
 
     def __len__(self) -> int:
         """Batches of an epoch, on this rank."""
@@ -160,7 +214,7 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iterator deliver this epoch. Without it, epochs count up by themselves."""
-        _check("epoch", epoch, 0)
+        check.whole("epoch", epoch, 0)
         self._next = self._at = (epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
@@ -252,13 +306,10 @@ class _Pass:
         self._close()
 
 
-def _check(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UsageError(f"{name} is {value!r}; expected a whole number from {least} on")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _refuse(data: str, arguments: dict[str, Any], names: tuple[str, ...]) -> None:
+    for name in names:
+        if arguments[name] not in (None, False, "values"):
+            raise UsageError(f"{name} does not apply to {data}; leave it out{' and use map=' * (name == 'collate_fn')}")
 
 
 def _split(rows: int, batch_size: int, drop_last: bool, rank: int, world_size: int) -> Split:

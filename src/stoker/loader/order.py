@@ -19,9 +19,12 @@ from stoker.loader.source.blocks import Blocks, EvenBlocks, Ints
 SORTED_MOST = 1 << 22
 """Up to so many items a permutation is a sorted array of random keys (32 MiB); beyond, it is computed by position."""
 
+BUCKET_GROUPS = 64
+"""So many batches are sorted by length together."""
+
 _CHUNK = 1 << 16
 _ROUNDS = 8
-_BLOCKS, _ROWS = 1, 2  # which permutation a key is for
+_BLOCKS, _ROWS, _GROUPS = 1, 2, 3  # which permutation a key is for
 
 
 class Permutation(Protocol):
@@ -46,7 +49,22 @@ class Identity:
         return item
 
 
-class Sorted:
+class Given:
+    """A permutation that somebody else computed."""
+
+    def __init__(self, items: Ints) -> None:
+        self._items = items
+
+    def take(self, start: int, stop: int) -> Ints:
+        """The items at positions start … stop - 1."""
+        return self._items[start:stop]
+
+    def find(self, item: int) -> int:
+        """The position of an item."""
+        return int(np.flatnonzero(self._items == item)[0])
+
+
+class Sorted(Given):
     """A uniformly random permutation: items sorted by random keys."""
 
     def __init__(self, n: int, key: NDArray[np.uint64]) -> None:
@@ -58,15 +76,7 @@ class Sorted:
         keys |= np.arange(n, dtype=np.uint64)
         keys.sort()
         keys &= mask
-        self._items = keys.view(np.int64)
-
-    def take(self, start: int, stop: int) -> Ints:
-        """The items at positions start … stop - 1."""
-        return self._items[start:stop]
-
-    def find(self, item: int) -> int:
-        """The position of an item."""
-        return int(np.flatnonzero(self._items == item)[0])
+        super().__init__(keys.view(np.int64))
 
 
 class Computed:
@@ -130,8 +140,11 @@ def _permutation(n: int, *key: int) -> Permutation:
 class Window:
     """The blocks mixed together at a time, and the order of their rows."""
 
-    def __init__(self, index: int, start: int, blocks: Ints, table: Blocks, permutation: Permutation | None) -> None:
-        self.index = index
+    def __init__(
+        self, key: tuple[int, int, int], start: int, blocks: Ints, table: Blocks, permutation: Permutation | None
+    ) -> None:
+        self.key = key
+        """Seed, epoch and number: what it follows from."""
         self.start = start
         """The epoch's position at which the window begins."""
         self.blocks = blocks
@@ -151,6 +164,22 @@ class Window:
             return slot, local - slot * self._even
         slot = np.searchsorted(self._ends, local, side="right")
         return slot, local - self._begins[slot]
+
+    def bucket(self, lengths: Ints, rows: int) -> None:
+        """Bring rows of like length together, in groups of `rows` that begin at multiples of it in the epoch.
+
+        `lengths` are those of the window's rows, in order. A run of groups is sorted by length, then its groups are
+        permuted: which rows meet follows from the order before, and from their lengths.
+        """
+        local = self._permutation.take(0, self.stop - self.start).copy()
+        head = -self.start % rows
+        groups = max(0, len(local) - head) // rows
+        for first in range(0, groups, BUCKET_GROUPS):
+            count = min(BUCKET_GROUPS, groups - first)
+            part = slice(head + first * rows, head + (first + count) * rows)
+            ranked = local[part][np.argsort(lengths[part], kind="stable")].reshape(count, rows)
+            local[part] = ranked[_permutation(count, *self.key, _GROUPS, first).take(0, count)].ravel()
+        self._permutation = Given(local)
 
     def rows(self, start: int, stop: int) -> Ints:
         """The rows at the epoch's positions start … stop - 1."""
@@ -200,7 +229,7 @@ class Epoch:
             )
         rows = int(order.blocks.sizes(blocks).sum())
         mixed = _permutation(rows, order.seed, self.number, _ROWS, index) if order.shuffle else None
-        return Window(index, self.start(index), blocks, order.blocks, mixed)
+        return Window((order.seed, self.number, index), self.start(index), blocks, order.blocks, mixed)
 
 
 class Order:

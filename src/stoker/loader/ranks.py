@@ -1,8 +1,61 @@
-"""Which rank this process is, of how many."""
+"""Which rank this process is, of how many, and which part of every batch falls to it."""
 
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from stoker.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One batch of this rank: the epoch's positions start … stop - 1. The global position after it is `after`."""
+
+    epoch: int
+    start: int
+    stop: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How global batches fall to ranks: rank r takes the r-th part of each, so the order ignores their number."""
+
+    rows: int
+    batch_size: int
+    drop_last: bool = False
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    def end(self) -> int:
+        """The position at which an epoch ends."""
+        return self.rows - self.rows % (self.batch_size * self.world_size) if self.drop_last else self.rows
+
+    def epoch(self, epoch: int, position: int) -> Iterator[Ticket]:
+        """The rank's batches of one epoch, from a global position on."""
+        whole = self.batch_size * self.world_size
+        for start in range(position, self.end, whole):
+            rows = min(whole, self.rows - start)
+            if self.drop_last and rows < whole:
+                return
+            share, more = divmod(rows, self.world_size)
+            first = start + self.rank * share + min(self.rank, more)
+            stop = first + share + (self.rank < more)
+            if stop > first:
+                yield Ticket(epoch, first, stop, start + rows)
+
+    def tickets(self, epoch: int, position: int) -> Iterator[Ticket]:
+        """All batches from here on, epoch after epoch, without end."""
+        while True:
+            yield from self.epoch(epoch, position)
+            epoch, position = epoch + 1, 0
+
+    def count(self) -> int:
+        """The rank's batches in a whole epoch."""
+        whole = self.batch_size * self.world_size
+        full, rest = divmod(self.rows, whole)
+        return full + (not self.drop_last and rest > self.rank)
 
 
 def detect(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from stoker.loader.source.interface import Skipped
+from stoker.loader.source.interface import RemoteFigures, Skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,37 +16,39 @@ class Stats:
     """Over the time from the first request for a batch to the last delivery, the consumer's own work included."""
     consumer_wait_s: float
     """Time that the consumer waited for batches. Near 0: loading costs the training nothing."""
-    starved_batches: int
+    starved_batches: int = 0
     """Batches that were not ready when asked for."""
-    gather_s: float | None
+    gather_s: float | None = None
     """Time in gathers and `map`, summed over threads."""
-    load_s: float | None
+    load_s: float | None = None
     """Time in reading and decoding blocks and in computing the order, summed over threads."""
-    thread_idle_s: float | None
+    thread_idle_s: float | None = None
     """Time that threads had nothing to do. Large: the consumer is the slow half."""
-    bytes_read: int | None
+    bytes_read: int | None = None
     """What was read to deliver the rows: whole blocks, for sources that are loaded block by block."""
-    bytes_used: int | None
+    bytes_used: int | None = None
     """What the delivered rows take."""
-    pair_ratio: float | None
+    pair_ratio: float | None = None
     """Pairs of a batch from the same block ÷ what a uniform shuffle gives. 1 is as good as it gets."""
-    file_pair_ratio: float | None
+    file_pair_ratio: float | None = None
     """The same, for pairs from the same file."""
-    padding_share: float | None
+    padding_share: float | None = None
     """Of padded fields, the share of elements that are padding."""
-    buffer_bytes: int | None
+    buffer_bytes: int | None = None
     """Memory of batches: being made, ready, held by the consumer, and kept for reuse."""
-    held_bytes: int | None
+    held_bytes: int | None = None
     """Memory of loaded blocks."""
-    buffers_made: int | None
+    buffers_made: int | None = None
     """Fresh allocations. Growing with the batches means that the consumer keeps them."""
-    threads: int
+    threads: int = 0
     """Threads (or processes) that work now."""
-    prefetch: int | None
+    prefetch: int | None = None
     """Batches that may be ready or under way now."""
-    window_blocks: int | None
+    window_blocks: int | None = None
     """Blocks that are mixed together."""
-    skipped_rows: int
+    skipped_rows: int = 0
     """Samples left out because of `on_error="skip"`."""
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[Skipped, ...] = ()
     """Where they are; at most a thousand places."""
+    remote: RemoteFigures | None = None
+    """Requests, retries and cache of a remote source."""

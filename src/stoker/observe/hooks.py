@@ -43,10 +43,15 @@ def watch_forward(torch: ModuleType, recorder: Recorder, patches: Patches, _: Pa
     compiling = torch.compiler.is_dynamo_compiling
     look = Roots().look
     inside = False
+    # torch's own __call__ only chooses between these two; doing that here saves every inner call a Python frame.
+    simple = original is getattr(torch.nn.Module, "_wrapped_call_impl", None)
 
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         nonlocal inside
+        if inside and simple:
+            chosen = self._compiled_call_impl
+            return self._call_impl(*args, **kwargs) if chosen is None else chosen(*args, **kwargs)
         if inside or get_ident() != home[0] or compiling():
             return original(self, *args, **kwargs)
         code, size, _ = look(self)
@@ -73,7 +78,7 @@ def watch_backward(torch: ModuleType, recorder: Recorder, patches: Patches, pace
     trained = [False]
 
     def watched(original: Callable[..., Any]) -> Callable[..., Any]:
-        timed = spanned(original, recorder, Kind.BACKWARD)
+        timed = spanned(original, recorder, Kind.BACKWARD)  # Tensor.backward ends up here too
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
@@ -87,29 +92,31 @@ def watch_backward(torch: ModuleType, recorder: Recorder, patches: Patches, pace
 
     patches.set(torch.autograd, "backward", watched(torch.autograd.backward))
     patches.set(torch.autograd, "grad", watched(torch.autograd.grad))
-    patches.set(torch.Tensor, "backward", spanned(torch.Tensor.backward, recorder, Kind.BACKWARD))
 
 
 def watch_optimizers(torch: ModuleType, recorder: Recorder, patches: Patches, pace: Pace) -> None:
     """Steps through torch's own hooks, the rest by wrapping."""
     home, put = recorder.home, recorder.put
     module = import_module("torch.optim.optimizer")  # torch.optim hides its own submodule
-    numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+    numbers: dict[int, tuple[int, Any]] = {}
     code = Kind.OPTIMIZER << 1
 
-    def before(optimizer: Any, *_: Any) -> None:
+    def meet(optimizer: Any) -> tuple[int, Any]:
+        key = id(optimizer)
+        recorder.ensure_running()
+        numbers[key] = (pace.meet_optimizer(), weakref.ref(optimizer, lambda _: numbers.pop(key, None)))
+        return numbers[key]
+
+    def before(optimizer: Any, *__: Any) -> None:
         if get_ident() == home[0]:
-            number = numbers.get(optimizer)
-            if number is None:
-                number = numbers[optimizer] = len(numbers) + 1
-                recorder.ensure_running()
+            number, _ = numbers.get(id(optimizer)) or meet(optimizer)
             put(clock())
             put(code | number << ARG)
 
     def after(optimizer: Any, *_: Any) -> None:
         if get_ident() == home[0]:
             put(clock())
-            put(code | 1 | numbers.get(optimizer, 0) << ARG)
+            put(code | 1 | numbers.get(id(optimizer), (0, None))[0] << ARG)
             pace.stepped()
 
     patches.on_restore(module.register_optimizer_step_pre_hook(before).remove)

@@ -45,6 +45,8 @@ def resolve(command: Sequence[str]) -> list[str]:
     if not command:
         raise UsageError("no command was given; write it after two dashes: stoker doctor -- python train.py")
     first = command[0]
+    if first.startswith("-"):
+        raise UsageError(f"no option is called {first}; options stand before the command. See: stoker doctor --help")
     if first.endswith(".py"):
         if not Path(first).is_file():
             raise UsageError(f"{first} does not exist; expected the path of a training script")
@@ -79,8 +81,8 @@ def launch(command: Sequence[str], directory: Path, options: Options, on_tick: C
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     try:
-        write(directory, "run.json", _about(command, directory, options))
-        child = subprocess.Popen(command, env=environment(directory), preexec_fn=in_child)  # noqa: PLW1509
+        environment = prepare(command, directory, options)
+        child = subprocess.Popen(command, env={**os.environ, **environment}, preexec_fn=in_child)  # noqa: PLW1509
         ended = _Watch(child, directory, on_tick).until_the_end()
         write(directory, "end.json", {"end_ns": time.perf_counter_ns(), **encode_end(ended)})
     finally:
@@ -93,21 +95,19 @@ def encode_end(ended: Ended) -> dict[str, int | bool]:
     return {"code": ended.code, "interrupted": ended.interrupted, "ended_by_doctor": ended.ended_by_doctor}
 
 
-def _about(command: Sequence[str], directory: Path, options: Options) -> dict[str, object]:
+def prepare(command: Sequence[str], directory: Path, options: Options) -> dict[str, str]:
+    """Write down what the child must know; returns what to add to its environment, so that it looks there."""
     options.write(directory)
-    return {
+    about = {
         "command": list(command),
         "started_s": time.time(),
         "start_ns": time.perf_counter_ns(),
         "whole": options.whole,
         "machine": encode(machine()),
     }
-
-
-def environment(directory: Path) -> dict[str, str]:
-    """The user's environment, and in it the way to the run's directory."""
+    write(directory, "run.json", about)
     path = os.environ.get("PYTHONPATH")
-    return {**os.environ, RUN: str(directory), "PYTHONPATH": os.pathsep.join(filter(None, [str(ATTACH), path]))}
+    return {RUN: str(directory), "PYTHONPATH": os.pathsep.join(filter(None, [str(ATTACH), path]))}
 
 
 class _Watch:

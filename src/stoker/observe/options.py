@@ -14,6 +14,7 @@ FILE = "options.json"
 class Options:
     """How a run is observed. `knobs` are applied through the same attach as the hooks.
 
+    With `cycle` off the run ends in the middle of its epoch once the budget is spent: enough for the rate of steps.
     With `observe` off nothing is recorded and nothing is cut short: the run only gets its knobs.
     """
 
@@ -21,6 +22,7 @@ class Options:
     whole: bool = False
     steps: int | None = None
     budget_s: float = 60.0
+    cycle: bool = True
     path_before: str | None = None
     probe: bool = True
     knobs: Mapping[str, Value] = field(default_factory=dict)

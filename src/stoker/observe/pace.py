@@ -61,6 +61,7 @@ class Pace:
 
     def __init__(self, options: Options, recorder: Recorder, directory: Path) -> None:
         self.whole = options.whole
+        self._cycle = options.cycle
         self.backwards = 0
         self.optimizer_steps = 0
         self.loop_ns = 0
@@ -72,6 +73,7 @@ class Pace:
         self._recorder = recorder
         self._directory = directory
         self._first_step_ns = 0
+        self._optimizers = 0
         self._passes: Counter[int] = Counter()
         self._ranks = Ranks(directory)
         self._enough = False
@@ -107,7 +109,9 @@ class Pace:
     def _wish(self, epoch: Epoch, now_ns: int) -> str:
         trains = self.trains(epoch)
         late = now_ns - self.loop_ns > self._budget_ns and epoch.batches >= FEWEST_STEPS
-        if trains and ((late and not epoch.bearable) or (self._ranks.several and self._is_long_enough(now_ns))):
+        if trains and (
+            (late and not (epoch.bearable and self._cycle)) or (self._ranks.several and self._is_long_enough(now_ns))
+        ):
             return END
         if epoch.bearable and self._had_enough(epoch, trains, (now_ns - epoch.first_ns - epoch.probed_ns) / 1e9):
             return CUT
@@ -121,6 +125,11 @@ class Pace:
         """A real batch goes to the loop."""
         if self.probes is not None:
             self.probes.delivered(epoch, batch)
+
+    def meet_optimizer(self) -> int:
+        """A number for an optimizer that was not seen before."""
+        self._optimizers += 1
+        return self._optimizers
 
     def stepped(self) -> None:
         """An optimizer has stepped; a script without a loader ends here."""
@@ -152,6 +161,8 @@ class Pace:
     def _had_enough(self, epoch: Epoch, trains: bool, seconds: float) -> bool:
         if epoch.length is not None and epoch.length - epoch.batches <= max(2, epoch.length // 10):
             return False  # the rest is short, and a whole epoch is worth more than a forecast
+        if not self._cycle and trains:
+            return False  # it ends when the budget is spent
         if not trains:
             enough = epoch.batches >= CHECK_BATCHES and seconds >= CHECK_S
             return enough or (seconds >= CHECK_LONGEST_S and epoch.batches > 1) or seconds > SLOWEST_S

@@ -260,7 +260,7 @@ class Process:
 
     def _batches(self) -> tuple[WorkerBatch, ...]:
         rows = self._rows()
-        made = [row for row in rows if row[0] == workers.MADE]
+        made = _like_the_one_before([row for row in rows if row[0] in (workers.MADE, workers.ALIKE)])
         sent = [row for row in rows if row[0] == workers.SENT]
         return tuple(_batch(row, sent[i] if i < len(sent) else None) for i, row in enumerate(made))
 
@@ -268,6 +268,20 @@ class Process:
 def _plain(note: dict[str, Any]) -> dict[str, Any]:
     """A note without what every note has."""
     return {key: value for key, value in note.items() if key not in ("note", "t")}
+
+
+def _like_the_one_before(rows: list["array[int]"]) -> list["array[int]"]:
+    """Short batches were not accounted for one by one: they take the proportions of the last that was."""
+    last: array[int] | None = None
+    for row in rows:
+        if row[0] == workers.MADE:
+            last = row
+        elif last is not None:
+            scale = (row[2] - row[1]) / max(last[2] - last[1], 1)
+            row[5:16] = array("q", [int(value * scale) for value in last[5:16]])
+            row[16] = last[16]  # names only grow
+            row[17:19] = array("q", [int(value * scale) for value in last[17:19]])
+    return rows
 
 
 def _facts_of(note: dict[str, Any]) -> LoaderFacts:

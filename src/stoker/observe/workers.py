@@ -20,9 +20,10 @@ from stoker.observe.recorder import Recorder, about_process, clock
 
 ROW = 24
 """Numbers in a row of a worker's file; the first says what the row is."""
-MADE, SENT, ORDERED = 0, 1, 2
-IO_WORTH_NS = 1_000_000
-"""Below this the two reads of the I/O account would cost too much; the next longer batch is counted again."""
+MADE, SENT, ORDERED, ALIKE = 0, 1, 2, 3
+"""A batch with its accounts, the sending of one, the sampler's part, and a short batch that is like the one before."""
+ACCOUNT_NS = 4_000_000
+"""Reading the kernel's accounts costs some 40 us, so it is done once in this much time of making batches."""
 WEIGH_NS = 700_000_000
 """Between two looks at a worker's memory; longer where looking takes long."""
 MOST_NODES = 4096
@@ -47,11 +48,11 @@ class Accounts:
         self._schedule = _open("/proc/thread-self/schedstat")
         self._io = _open("/proc/thread-self/io")
 
-    def read(self, with_io: bool) -> tuple[int, ...]:
+    def read(self) -> tuple[int, ...]:
         """User ns, system ns, on a core ns, queued ns, minor faults, major faults, bytes read, bytes from disk."""
         usage = resource.getrusage(resource.RUSAGE_THREAD)
         ran, queued = self._scheduled()
-        read, disk = self._read_bytes() if with_io else (0, 0)
+        read, disk = self._read_bytes()
         user, system = int(usage.ru_utime * 1e9), int(usage.ru_stime * 1e9)
         return user, system, ran or user + system, queued, usage.ru_minflt, usage.ru_majflt, read, disk
 
@@ -83,7 +84,7 @@ class Bench:
         self.collated_ns = 0
         self._accounts: Accounts | None = None
         self._thread = 0
-        self._last_ns = IO_WORTH_NS
+        self._since_ns = ACCOUNT_NS
         self._weigh_ns = 0
         self.in_worker = False
 
@@ -116,16 +117,22 @@ class Bench:
             if get_ident() != home[0]:
                 return original(fetcher, index)
             label = probe_making.PLAN.pop(0) if probe_making.PLAN else ""
-            with_io = bool(label) or self._last_ns >= IO_WORTH_NS
-            accounts = self._accounts_of(home[0])
             self.collated_ns = 0
             samples = len(index) if isinstance(index, list) else 1
-            counted, before, start = COUNTS.read(), accounts.read(with_io), clock()
+            if self._since_ns < ACCOUNT_NS and not label:
+                start = clock()
+                data = original(fetcher, index)
+                end = clock()
+                self._put((ALIKE, start, end, samples, self.collated_ns))
+                self._since_ns += end - start
+                return data
+            accounts = self._accounts_of(home[0])
+            counted, before, start = COUNTS.read(), accounts.read(), clock()
             if label:
                 data = probe_making.make(label, lambda: original(fetcher, index), samples, self.recorder)
             else:
                 data = original(fetcher, index)
-            end, after = clock(), accounts.read(with_io)
+            end, after = clock(), accounts.read()
             cpu, opens, _, requests, net = (b - a for a, b in zip(counted, COUNTS.read(), strict=True))
             found: tuple[int, ...] = (cpu, opens, COUNTS.read()[2], requests, net)
             found += (*fingerprint(data), threads()) if label else (0, 0, 0)
@@ -151,16 +158,17 @@ class Bench:
 
     def _row(self, start: int, end: int, samples: int, spent: list[int], found: tuple[int, ...]) -> None:
         user, system, ran, queued, *rest = spent
-        wall = self._last_ns = end - start
+        wall = self._since_ns = end - start
         scale = ran / (user + system) if user + system else 0.0  # the scheduler's clock is finer than the two
-        blocked = max(wall - ran - queued, 0)
         row = (MADE, start, end, samples, self.collated_ns, int(user * scale), int(system * scale), ran, queued)
-        full = (*row, blocked, *rest, *found)
-        self.recorder.batches.extend(full + (0,) * (ROW - len(full)))
+        self._put((*row, max(wall - ran - queued, 0), *rest, *found))
+
+    def _put(self, row: tuple[int, ...]) -> None:
+        self.recorder.batches.extend(row + (0,) * (ROW - len(row)))
 
     def forget(self) -> None:
         """In a new process the accounts are another thread's."""
-        self._accounts = None
+        self._accounts, self._since_ns = None, ACCOUNT_NS
 
 
 # ---- workers ---------------------------------------------------------------------------------------------

@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from stoker.records import Diagnosis, encode
+from stoker.records import Diagnosis, Tuning, WhatIf, encode
 
 
-def dumps(diagnosis: Diagnosis) -> str:
-    """The diagnosis as JSON; what was not measured is null."""
-    return json.dumps(encode(diagnosis), indent=2, allow_nan=False, ensure_ascii=False)
+def dumps(record: Diagnosis | Tuning | WhatIf) -> str:
+    """A record as JSON; what was not measured is null."""
+    return json.dumps(encode(record), indent=2, allow_nan=False, ensure_ascii=False)
 
 
 def write(text: str, path: Path) -> None:

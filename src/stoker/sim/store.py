@@ -29,10 +29,6 @@ STOP_LIMIT_S = 5.0
 PARENT_LOOK_S = 0.2
 
 
-class StoreFailedError(StokerError):
-    """The store's process did not come up."""
-
-
 class Store:
     """A folder served as an S3 bucket at `url`, until closed or the process that made it ends, in whatever way."""
 
@@ -63,6 +59,7 @@ class Store:
         if self._process is not None:
             raise UsageError(f"the store of {self.root} is already running at {self.url}")
         _need_server()
+        self._owner = os.getpid()
         # A session of its own: Ctrl-C in the terminal ends the training, which then ends the store, in this order.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "stoker.sim.store", *self._arguments()],
@@ -96,7 +93,7 @@ class Store:
             _, complaint = process.communicate()
             self._process = None
             why = complaint.strip().rpartition("\n")[2] or f"no answer within {START_LIMIT_S:.0f} s"
-            raise StoreFailedError(f"the store of {self.root} did not start: {why}")
+            raise UsageError(f"the store of {self.root} did not start: {why}")
         return int(line.rpartition(":")[2].partition("/")[0])
 
     @property

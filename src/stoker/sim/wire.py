@@ -211,11 +211,9 @@ class Wire:
         return await asyncio.to_thread(self.bucket.etag, path)
 
     async def _put(self, request: Request, key: str) -> str:
-        if int(request.headers.get("content-length") or 0) > PUT_LIMIT_BYTES:
-            raise Refusal(HTTPStatus.BAD_REQUEST, "EntityTooLarge", f"one upload is at most {PUT_LIMIT_BYTES} bytes")
         if "if-none-match" in request.headers or "if-match" in request.headers:
             raise _unspoken("a conditional upload")
-        body = await request.body()
+        body = await _whole_body(request)
         if "aws-chunked" in request.headers.get("content-encoding", ""):
             body = _unchunked(body)
         claimed = request.headers.get("content-md5")
@@ -312,6 +310,16 @@ def _chunks(descriptor: int, start: int, stop: int) -> Iterator[tuple[int, bytes
 
 def _flipped(chunk: bytes, at: int) -> bytes:
     return chunk[:at] + bytes([chunk[at] ^ 0xFF]) + chunk[at + 1 :]
+
+
+async def _whole_body(request: Request) -> bytes:
+    """An upload's bytes, refused as soon as they are too many, whatever length was announced."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > PUT_LIMIT_BYTES:
+            raise Refusal(HTTPStatus.BAD_REQUEST, "EntityTooLarge", f"one upload is at most {PUT_LIMIT_BYTES} bytes")
+    return bytes(body)
 
 
 def _unchunked(body: bytes) -> bytes:

@@ -11,6 +11,7 @@ from typing import IO, Any, Self
 from stoker.errors import UnsafeError
 from stoker.records import Limits, Outcome, decode, encode
 from stoker.trial.protocol import END, KILL, Job, Report, Usage
+from stoker.trial.shm import Segments
 from stoker.trial.sweep import new_name, sweep, sweep_orphans
 
 # How long a trial that is told to end may take to save what it wants to save, before it is killed.
@@ -81,6 +82,7 @@ class _Link:
         self.exit_code: int | None = None
         self.swept = 0
         self._is_told = False
+        self._segments = Segments()
         read, write = os.pipe()
         try:
             self._process = subprocess.Popen(
@@ -125,15 +127,15 @@ class _Link:
     def __exit__(self, *_: object) -> None:
         """The end of its standard input tells the supervisor to end everything; wait for that, then make sure."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
         while self.exit_code is None:
             try:
+                self._process.stdin.close()
                 self.exit_code = self._process.wait()
             except KeyboardInterrupt:  # nothing may be left behind, however impatient
                 continue
         self._reports.close()
         if not self._is_told:
-            self.swept = sweep(self.name)
+            self.swept = sweep(self.name, self._segments)
 
 
 def _lost(exit_code: int | None, swept: int) -> Outcome:

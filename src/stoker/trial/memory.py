@@ -127,7 +127,10 @@ class Meter:
             size_bytes, self._shared_bytes = exact(pids) or (self._bound.size_bytes, 0)
             due = self._due(begun_s, EXACT_SHARE)
             self._exact = _Reading(size_bytes, free_bytes, due, self._bound.size_bytes)
-        return min(self._exact.size_bytes, self._bound.size_bytes) + max(self._shared_bytes, shm_bytes)
+        # What the bound grew by since is taken for private: less than a tenth, and never what decides about the limit.
+        since_bytes = max(0, self._bound.size_bytes - self._exact.bound_bytes)
+        private_bytes = min(self._exact.size_bytes + since_bytes, self._bound.size_bytes)
+        return private_bytes + max(self._shared_bytes, shm_bytes)
 
     def _due(self, begun_s: float, share: float) -> float:
         return self._clock() + (time.thread_time() - begun_s) / share

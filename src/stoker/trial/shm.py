@@ -24,7 +24,7 @@ class Segments:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.is_there = DIRECTORY.is_dir()
         self._device = DIRECTORY.stat().st_dev if self.is_there else -1
-        self._before = set(self._files())
+        self._before = {(name, inode) for name, inode, _ in self._files()}
         self._used_before = self._used_bytes()
         self._held: dict[int, int] = {}  # inode → bytes, held by the tree at the last scan
         self._ours: set[int] = set()  # every inode that the tree was ever seen to hold
@@ -34,16 +34,20 @@ class Segments:
     def read(self, pids: Iterable[int], limit_bytes: int | None) -> int:
         """Bytes of the tree in /dev/shm. Looks into the processes only if anybody used /dev/shm at all."""
         grown_bytes = self._used_bytes() - self._used_before
-        is_over = limit_bytes is not None and grown_bytes > limit_bytes
-        if grown_bytes > 0 and (is_over or self._clock() >= self._due):
+        if grown_bytes > 0 and self._clock() >= self._due:
             self.scan(pids)
+        elif limit_bytes is not None and max(grown_bytes, self._size_bytes()) > limit_bytes:
+            self.scan(pids)  # decide on nothing that may be stale
+        return self._size_bytes()
+
+    def _size_bytes(self) -> int:
         left = {inode: size for _, inode, size in self._new() if inode in self._ours}
-        return sum((self._held | left).values()) if self.is_there else 0
+        return sum((self._held | left).values())
 
     def scan(self, pids: Iterable[int]) -> None:
         """Note which files these processes have open or mapped."""
         begun_s = time.thread_time()
-        before = {inode for _, inode, _ in self._before}
+        before = {inode for _, inode in self._before}
         self._held = {inode: size for pid in pids for inode, size in held(pid, self._device) if inode not in before}
         self._ours.update(self._held)
         self._due = self._clock() + (time.thread_time() - begun_s) / SCAN_SHARE
@@ -62,8 +66,7 @@ class Segments:
         return removed
 
     def _new(self) -> list[tuple[str, int, int]]:
-        known = {(name, inode) for name, inode, _ in self._before}
-        return [file for file in self._files() if file[:2] not in known]
+        return [file for file in self._files() if file[:2] not in self._before]
 
     def _files(self) -> list[tuple[str, int, int]]:
         """Name, inode and bytes of our user's plain files in /dev/shm."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from stoker.records import Ending, Outcome, decode, encode
 from stoker.trial import cgroup, device, prctl
-from stoker.trial.protocol import END, KILL, NAME_VARIABLE, Job, Report, Usage
+from stoker.trial.protocol import KILL, NAME_VARIABLE, Job, Report, Usage
 from stoker.trial.shm import Segments
 from stoker.trial.tree import Tree, ask_to_end, kill
 from stoker.trial.watch import Excess, Watch
@@ -41,7 +41,7 @@ class Supervisor:
 
     def __init__(self, job: Job, control: int, reports: int) -> None:
         self.job = job
-        self.control = control
+        self.control: int | None = control
         self.reports = reports
         self.exit_code: int | None = None
         self.main = 0
@@ -130,16 +130,16 @@ class Supervisor:
 
     def _listen(self, seconds: float) -> None:
         """Wait for a child to end, for a word from the guard or for its death."""
-        ready, _, _ = select.select([self.control, self._wake], [], [], seconds)
+        sources = [self._wake] if self.control is None else [self._wake, self.control]
+        ready, _, _ = select.select(sources, [], [], seconds)
         if self._wake in ready:
             os.read(self._wake, 4096)
-        if self.control in ready:
+        if self.control is not None and self.control in ready:
             word = os.read(self.control, 64)
             self.at_once = self.at_once or KILL in word
-            if END in word or KILL in word:
-                self._ask_to_stop("interrupted")
-            elif not word:
-                self._ask_to_stop("the tuner ended")
+            self._ask_to_stop("interrupted" if word else "the tuner ended")
+            if not word:
+                self.control = None  # an end of file would be ready for ever
         if os.getppid() != self.job.parent:
             self._ask_to_stop("the tuner ended")
 
@@ -176,10 +176,14 @@ class Supervisor:
         self.segments.scan(self.tree.members)
 
     def _wait_until_gone(self, seconds: float) -> None:
+        """Wait for the end, limits still held: who is told to end may take memory to do so, or because of it."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self.at_once:
             self._reap()
             if not self.tree.look_again():
+                return
+            excess = self.watch.excess(self.watch.look())
+            if excess and excess[0] != "time":
                 return
             self._listen(_PAUSE_S)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from stoker.trial import cgroup
 from stoker.trial.protocol import NAME_VARIABLE
+from stoker.trial.shm import Segments
 from stoker.trial.tree import UNKILLABLE_S, Process, all_pids, process, send
 
 _PAUSE_S = 0.01
@@ -24,8 +25,8 @@ def new_name() -> str:
     return f"{me.pid}-{me.born}-{uuid.uuid4().hex[:12]}"
 
 
-def sweep(name: str) -> int:
-    """End every process of this trial; how many there were."""
+def sweep(name: str, segments: Segments | None = None) -> int:
+    """End every process of this trial, and remove what they held in /dev/shm; how many there were."""
     ended: set[int] = set()
     deadline = time.monotonic() + UNKILLABLE_S
     while time.monotonic() < deadline:
@@ -35,11 +36,16 @@ def sweep(name: str) -> int:
             if group is not None:
                 group.remove()
             break
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for one in members:
-                send(one, number)
+        for one in members:
+            send(one, signal.SIGSTOP)
         ended.update(one.pid for one in members)
+        if segments is not None:
+            segments.scan(ended)
+        for one in members:
+            send(one, signal.SIGKILL)
         time.sleep(_PAUSE_S)
+    if segments is not None:
+        segments.remove_leaks(ended)
     return len(ended)
 
 

@@ -115,14 +115,29 @@ def _descendants(root: int, found: Iterable[Process], known: set[int]) -> set[in
 
 def send(one: Process, number: int) -> None:
     """Signal exactly this process: not another one that took its pid in the meantime."""
-    with contextlib.suppress(OSError):
-        fd = os.pidfd_open(one.pid)
-        try:
-            now = process(one.pid)
-            if now and now.born == one.born:
+    fd = _pidfd(one.pid)
+    try:
+        now = process(one.pid)
+        if now is None or now.born != one.born:
+            return
+        with contextlib.suppress(OSError):
+            if fd is None:
+                os.kill(one.pid, number)
+            else:
                 signal.pidfd_send_signal(fd, number)
-        finally:
+    finally:
+        if fd is not None:
             os.close(fd)
+
+
+def _pidfd(pid: int) -> int | None:
+    """A handle on a process; None where it is gone, or where kernel or Python (conda's) are too old to give one."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
 
 
 def ask_to_end(tree: Tree) -> None:

@@ -62,6 +62,9 @@ class Watch:
         else:
             shm_bytes = named_bytes
             host_bytes = self._meter.read(pids, shm_bytes, self._free_bytes)
+            if host_bytes > self.limits.host_bytes and shm_bytes:  # what it held in /dev/shm may be gone by now
+                shm_bytes = self.segments.read(pids, 0)
+                host_bytes = self._meter.read(pids, shm_bytes, self._free_bytes)
         usage = Usage(
             seconds=self._clock() - self._started,
             host_bytes=host_bytes,

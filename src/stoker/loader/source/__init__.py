@@ -1,15 +1,17 @@
 """Where samples live: one file per kind of data, and `open`, which finds the kind."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 from stoker.errors import UsageError
 from stoker.loader.source import paths as _paths
 from stoker.loader.source.interface import Source
-from stoker.loader.source.npy import NpySource
 
-_KINDS: dict[str, type[Any]] = {".npy": NpySource}
+IMAGES = (".jpg", ".jpeg", ".png", ".webp")
+_KINDS = {".npy": "stoker.loader.source.npy.NpySource", ".parquet": "stoker.loader.source.parquet.ParquetSource"}
 
 
 def open(  # noqa: A001  stoker.open is what users write
@@ -17,11 +19,19 @@ def open(  # noqa: A001  stoker.open is what users write
     *,
     columns: Sequence[str] | None = None,
     on_error: Literal["raise", "skip"] = "raise",
+    **options: Any,
 ) -> Source:
     """Open files as one source of rows: a path, a directory, a glob or a list of these; files sorted by name.
 
-    `columns` chooses fields. With `on_error="skip"`, files that cannot be opened are left out and listed.
+    `columns` chooses fields. With `on_error="skip"`, files that cannot be opened are left out and listed. Images, in a
+    directory or below an address such as s3://bucket/train/, take the arguments of `open_images`: docs/remote.md.
     """
+    if isinstance(paths, str | os.PathLike) and _is_images(paths, options):
+        from stoker.loader.source.open_images import open_images
+
+        return open_images(paths, on_error=on_error, **options)
+    if options:
+        raise UsageError(f"{next(iter(options))} is not an argument for {paths}; expected columns and on_error")
     files = _paths.find(paths, list(_KINDS))
     kinds = {Path(file).suffix for file in files}
     if len(kinds) > 1:
@@ -29,5 +39,16 @@ def open(  # noqa: A001  stoker.open is what users write
     kind = kinds.pop()
     if kind not in _KINDS:
         raise UsageError(f"{files[0]} is of no kind that can be opened; expected {', '.join(_KINDS)}")
-    source: Source = _KINDS[kind](files, columns=columns, on_error=on_error)
+    module, _, name = _KINDS[kind].rpartition(".")
+    source: Source = getattr(import_module(module), name)(files, columns=columns, on_error=on_error)
     return source
+
+
+def _is_images(path: str | os.PathLike[str], options: Mapping[str, Any]) -> bool:
+    if "://" in os.fspath(path):
+        return True
+    if not Path(path).is_dir():
+        return False
+    suffixes = (file.suffix.lower() for file in Path(path).rglob("*"))
+    first = next((suffix for suffix in suffixes if suffix in _KINDS or suffix in IMAGES), None)
+    return first in IMAGES or (first is None and "size" in options)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
 
 
 class Blocks(Protocol):

@@ -1,14 +1,30 @@
 """What the loader needs to know of a kind of data: its blocks, its fields, and how to gather rows into buffers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
+from stoker.errors import DataError
 from stoker.loader.source.blocks import Blocks, Ints
+
+
+class Ragged(NamedTuple):
+    """Rows of different lengths: row i is `values[offsets[i]:offsets[i + 1]]`."""
+
+    values: torch.Tensor
+    offsets: torch.Tensor
+
+
+class Padded(NamedTuple):
+    """Rows of different lengths, filled up to the longest: row i is `values[i, :lengths[i]]`."""
+
+    values: torch.Tensor
+    lengths: torch.Tensor
+
 
 Batch = dict[str, Any]
 """Field name → tensor (or a list, for text)."""
@@ -35,18 +51,39 @@ class Skipped:
     reason: str
 
 
+class Place(NamedTuple):
+    """Where a batch stands: what its order, and any randomness in making it, follow from."""
+
+    seed: int = 0
+    epoch: int = 0
+    position: int = 0
+
+
+_START = Place()
+
+
 @dataclass(slots=True)
 class Pick:
-    """The rows of one batch, in order. Row i is row `inner[i]` of the block that `held[slot[i]]` is."""
+    """The rows of one batch, in order. Row i is row `inner[i]` of block `slot[i]`, of all blocks in `held`."""
 
     rows: Ints
     slot: Ints
     inner: Ints
     held: Sequence[Any] = field(default_factory=list)
+    """What `Source.stack` made of each window's blocks."""
+    place: Place = _START
 
     def where(self, keep: np.ndarray[Any, np.dtype[np.bool_]]) -> "Pick":
         """Only the rows for which `keep` is true."""
-        return Pick(self.rows[keep], self.slot[keep], self.inner[keep], self.held)
+        return Pick(self.rows[keep], self.slot[keep], self.inner[keep], self.held, self.place)
+
+
+class BadRowsError(Exception):
+    """Rows of a batch that a gather could not deliver, by their number in the batch. The others can be had."""
+
+    def __init__(self, errors: Mapping[int, DataError]) -> None:
+        self.errors = errors
+        super().__init__(f"{len(errors)} rows")
 
 
 class Lease(Protocol):
@@ -54,6 +91,50 @@ class Lease(Protocol):
 
     def __call__(self, rows: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """A tensor of `rows` rows of `shape`, and the same memory as rows of bytes."""
+
+
+class Reader(Protocol):
+    """Gathers the batches of one stream, and reads ahead along its order."""
+
+    def gather(self, pick: Pick, lease: Lease) -> Batch:
+        """The rows of a batch; raises BadRowsError if some of them cannot be had."""
+
+    def close(self) -> None:
+        """Stop reading ahead; a gather that waits raises ClosedError."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFigures:
+    """What reading from a remote store took, since the source was opened."""
+
+    requests: int
+    """Sent, second tries included."""
+    in_flight_limit: int
+    """Requests that may be under way at once, as chosen last."""
+    bytes_received: int
+    latency_s: float | None
+    """Median of the latest requests."""
+    latency_p95_s: float | None
+    retries: int
+    """Requests repeated because of an error, a time-out or a wrong body."""
+    throttled: int
+    """Answers that asked for fewer requests (503, 429)."""
+    timeouts: int
+    rejected: int
+    """Bodies thrown away because size or checksum was wrong."""
+    hedges: int
+    """Second requests for objects that took too long."""
+    hedges_won: int
+    cache_hits: int
+    cache_misses: int
+    cache_bytes: int
+    """Written into the cache by this process."""
+    cache_rejected: int
+    """Cached files thrown away because size or checksum was wrong."""
+    cache_kept_share: float | None
+    """Of the source's bytes, the share that the cache's budget keeps. None: no cache."""
+    cache_off: str | None
+    """Why nothing more is written to the cache. None: all is well."""
 
 
 class Source(ABC):
@@ -86,11 +167,23 @@ class Source(ABC):
         """The file of a row, and its number inside that file."""
 
     @abstractmethod
+    def paths(self) -> list[str]:
+        """The files, in order."""
+
+    @abstractmethod
     def file_starts(self) -> Ints:
         """The first row of each file, and the number of rows at the end."""
 
-    def load(self, block: int) -> Any:
-        """Read and decode one block; only if `holds_blocks`. What it returns has `nbytes`."""
+    def load(self, block: int, lease: Lease) -> Any:
+        """Read and decode one block into leased memory; only if `holds_blocks`. What it returns has `nbytes`."""
+        raise NotImplementedError
+
+    def stack(self, loaded: Sequence[Any]) -> Any:
+        """What `gather` needs of a window's loaded blocks; an exception stands for a block that failed."""
+        raise NotImplementedError
+
+    def lengths(self, pick: Pick) -> Ints:
+        """The elements of each row, over all ragged fields; only if `holds_blocks`."""
         raise NotImplementedError
 
     def enter(self, first: Ints, sizes: Ints) -> None:  # noqa: B027  a hint, which a source may ignore
@@ -98,6 +191,17 @@ class Source(ABC):
 
     def leave(self, first: Ints, sizes: Ints) -> None:  # noqa: B027
         """These runs of rows will not be read again this epoch."""
+
+    def reader(self, ahead: Iterator[tuple[Place, Ints]], *, memory_bytes: int, threads: int) -> Reader | None:
+        """For a source that reads ahead along the order: `ahead` gives the coming batches, in order, without end.
+
+        None: rows need no preparation; `gather` is called for each batch.
+        """
+        return None
+
+    def remote(self) -> RemoteFigures | None:
+        """What reading from a remote store took; None for local data."""
+        return None
 
     def close(self) -> None:  # noqa: B027
         """Give back descriptors and mappings."""

@@ -33,6 +33,7 @@ from stoker.loader.source import advice
 from stoker.loader.source.blocks import EvenBlocks, Ints
 from stoker.loader.source.interface import Batch, Field, Lease, Pick, Skipped, Source
 from stoker.loader.source.paths import fingerprint
+from stoker.loader.source.runs import Memory
 
 BLOCK_BYTES = 1 << 18
 """A block of about so many bytes reads at full speed from any disk; smaller blocks would shuffle no better."""
@@ -157,13 +158,6 @@ def _major_faults() -> int:
     return 0 if resource is None else resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
 
 
-class _Span:
-    """A range of addresses as an array; nothing of it is touched before it is indexed."""
-
-    def __init__(self, start: int, size: int) -> None:
-        self.__array_interface__ = {"data": (start, False), "shape": (size,), "typestr": "|u1", "version": 3}
-
-
 class NpySource(Source):
     """Mapped shards. Use `stoker.open("shards/*.npy")`."""
 
@@ -229,36 +223,32 @@ class NpySource(Source):
                 mapped = mmap.mmap(file.fileno(), header.offset + rows * self._stride, access=mmap.ACCESS_READ)
             self._maps.append(mapped)
             addresses.append(np.frombuffer(mapped, np.uint8).ctypes.data + header.offset)
-        self._base = min(addresses)
-        span = (
-            max(a + rows * self._stride for a, (_, _, rows) in zip(addresses, self._shards, strict=True)) - self._base
-        )
-        bytes_ = torch.from_numpy(np.asarray(_Span(self._base, span)))
+        sizes = np.diff(self._starts) * self._stride
+        self._memory = Memory(min(addresses), int((np.array(addresses) + sizes).max()))
         # Row r of shard s lies at _origin[s] + r · stride, for the row's number r in the whole source.
-        self._origin = np.array(addresses, np.int64) - self._base - self._starts[:-1] * self._stride
-        self._views = [
-            torch.as_strided(
-                bytes_, (span - column.offset - column.row_bytes + 1, column.row_bytes), (1, 1), column.offset
-            )
-            for column in self._columns
-        ]
+        self._origin = np.array(addresses, np.int64) - self._starts[:-1] * self._stride
 
     def gather(self, pick: Pick, lease: Lease) -> Batch:
         """One `index_select` per field, from the mapped rows into the batch's buffers."""
         if time.perf_counter() > self._check_due_s:
             self._check()
-        offsets = self._offsets(pick.rows)
+        begins = self._addresses(pick.rows)
         batch: Batch = {}
         faults = _major_faults()
-        for column, view in zip(self._columns, self._views, strict=True):
+        for column in self._columns:
             tensor, raw = lease(len(pick.rows), column.field.shape, column.field.dtype)
-            torch.index_select(view, 0, offsets, out=raw)
+            self._memory.fixed(begins + column.offset, column.row_bytes, raw)
             if column.swapped:
                 tensor.numpy().byteswap(inplace=True)
             batch[column.field.name] = tensor
         if _major_faults() != faults:
             self._cold = True
         return batch
+
+    def _addresses(self, rows: Ints) -> Ints:
+        shard = 0 if len(self._shards) == 1 else np.searchsorted(self._starts, rows, side="right") - 1
+        addresses: Ints = rows * self._stride + self._origin[shard]
+        return addresses
 
     def enter(self, first: Ints, sizes: Ints) -> None:
         """Read ahead what is not in the page cache."""
@@ -289,13 +279,13 @@ class NpySource(Source):
     def _whole(self) -> tuple[Ints, Ints]:
         """The addresses and sizes of all shards."""
         rows = np.diff(self._starts)
-        return self._base + self._origin + self._starts[:-1] * self._stride, rows * self._stride
+        return self._origin + self._starts[:-1] * self._stride, rows * self._stride
 
     def _ranges(self, first: Ints, sizes: Ints) -> tuple[Ints, Ints]:
         """The addresses and sizes of runs of rows; a run that crosses into the next shard is cut there."""
         shard = np.searchsorted(self._starts, first, side="right") - 1
         stop = np.minimum(first + sizes, self._starts[shard + 1])
-        starts = self._base + self._origin[shard] + first * self._stride
+        starts = self._origin[shard] + first * self._stride
         over = first + sizes > stop
         lengths = (stop - first) * self._stride
         if not over.any():
@@ -303,18 +293,14 @@ class NpySource(Source):
         more = self._ranges(stop[over], (first + sizes - stop)[over])
         return np.concatenate([starts, more[0]]), np.concatenate([lengths, more[1]])
 
-    def _offsets(self, rows: Ints) -> torch.Tensor:
-        offsets = rows * self._stride
-        if len(self._shards) == 1:
-            offsets += self._origin[0]
-        else:
-            offsets += self._origin[np.searchsorted(self._starts, rows, side="right") - 1]
-        return torch.from_numpy(offsets)
-
     def locate(self, row: int) -> tuple[str, int]:
         """The file of a row, and its number inside that file."""
         shard = int(np.searchsorted(self._starts, row, side="right")) - 1
         return self._shards[shard][0], row - int(self._starts[shard])
+
+    def paths(self) -> list[str]:
+        """The files, in order."""
+        return [path for path, _, _ in self._shards]
 
     def file_starts(self) -> Ints:
         """The first row of each file, and the number of rows at the end."""

@@ -1,0 +1,163 @@
+"""Reading ahead along the order: which objects are asked for before their batch is, within a budget of bytes."""
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+
+from stoker.errors import ClosedError
+from stoker.loader.cache import Cache
+from stoker.loader.source.blocks import Ints
+from stoker.loader.source.interface import Place
+from stoker.loader.source.limit import Limit
+from stoker.loader.source.manifest import Manifest
+from stoker.loader.source.remote import Remote
+from stoker.loader.source.transfer import Counters, Transfer, Want
+
+_BATCHES_AHEAD = 2
+_ROUNDS_AHEAD = 4
+"""Objects ahead: enough for two batches, and for four times what is under way."""
+
+
+class Ahead:
+    """The objects of one stream's coming batches. `batch` hands out one batch's, in any order of batches."""
+
+    def __init__(
+        self,
+        remote: Remote,
+        manifest: Manifest,
+        cache: Cache | None,
+        batches: Iterator[tuple[Place, Ints]],
+        *,
+        limit: Limit,
+        counters: Counters,
+        budget_bytes: int,
+    ) -> None:
+        self._manifest, self._cache = manifest, cache
+        self._counters, self._limit = counters, limit
+        self._batches = batches
+        self._budget_bytes = budget_bytes
+        self._lock = threading.RLock()
+        self._planned: dict[Place, list[Want]] = {}
+        self._next: deque[Want] = deque()
+        """Wants that have not been asked for, in order."""
+        self._ahead = 0
+        self._ahead_bytes = 0
+        self._handed: set[Want] = set()
+        """Wants that somebody has, and may wait for."""
+        self._hungry = True
+        self._closed = False
+        self._batch_rows = 0
+        self._broken: Exception | None = None
+        self._transfer = Transfer(remote, manifest, cache, limit=limit, counters=counters, supply=self._supply)
+
+    def batch(self, place: Place, rows: Ints) -> list[Want]:
+        """The wants of a batch, row by row; those not asked for so far are asked for now."""
+        with self._lock:
+            while place not in self._planned and self._broken is None and not self._passed(place):
+                self._plan()
+            if self._broken is not None and place not in self._planned:
+                raise self._broken
+            wants = self._planned.pop(place, None)
+        if wants is None or not np.array_equal([want.row for want in wants], rows):
+            wants = [self._want(row) for row in rows.tolist()]
+            with self._lock:
+                self._ahead += len(wants)
+        with self._lock:
+            self._handed.update(wants)
+        for want in wants:
+            if not want.issued and not want.done:
+                self._transfer.hurry(want)
+        if self._closed:
+            self._abandon()
+        return wants
+
+    def _passed(self, place: Place) -> bool:
+        """True if the iterator is beyond a batch, so that looking for it would not end."""
+        return any((p.epoch, p.position) > (place.epoch, place.position) for p in self._planned)
+
+    def used(self, want: Want) -> None:
+        """An object was used up; its memory is free for another one."""
+        want.data = None
+        with self._lock:
+            self._handed.discard(want)
+            self._ahead -= 1
+            self._ahead_bytes -= want.nbytes
+            want.nbytes = 0
+            hungry, self._hungry = self._hungry, False
+        if hungry:
+            self._transfer.wake()
+
+    def again(self, want: Want) -> Want:
+        """Ask anew for an object whose file in the cache was bad."""
+        fresh = Want(want.row, 0)
+        with self._lock:
+            self._handed.add(fresh)
+            self._ahead += 1
+        self._transfer.hurry(fresh)
+        if self._closed:
+            self._abandon()
+        return fresh
+
+    def close(self) -> None:
+        """End all requests."""
+        # A garbage collection can call this from inside the lock, for which the requests' thread may wait.
+        inside = self._lock._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001
+        self._closed = True
+        self._transfer.close(join=not inside)
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Nobody brings what is still waited for; tell those who wait."""
+        with self._lock:
+            wants = [want for want in self._handed if not want.done]
+        for want in wants:
+            want.finish(error=ClosedError("the loader was closed while it waited for an object"))
+
+    def _supply(self) -> Want | None:
+        """The next object to ask for; None if there is none, or no room."""
+        with self._lock:
+            while True:
+                if self._next and (self._next[0].issued or self._next[0].done):
+                    self._next.popleft()
+                    continue
+                if self._next:
+                    break
+                if self._broken or self._ahead >= max(
+                    _BATCHES_AHEAD * self._batch_rows, _ROUNDS_AHEAD * self._limit.now
+                ):
+                    self._hungry = True
+                    return None
+                self._plan()
+            nbytes = int(self._manifest.sizes[self._next[0].row])
+            if self._ahead_bytes and self._ahead_bytes + nbytes > self._budget_bytes:
+                self._hungry = True
+                return None
+            want = self._next.popleft()
+            want.nbytes = nbytes
+            self._ahead_bytes += nbytes
+            return want
+
+    def _plan(self) -> None:
+        """Look up one more batch; the lock is held."""
+        try:
+            place, rows = next(self._batches)
+        except Exception as error:  # noqa: BLE001  belongs to whoever asks for a batch
+            self._broken = error
+            return
+        lacking = set(self._cache.lacking(rows).tolist()) if self._cache else None
+        wants = [self._want(row, known=lacking is not None and row not in lacking) for row in rows.tolist()]
+        self._counters.add("cache_hits", len(rows) - len(lacking) if lacking is not None else 0)
+        self._counters.add("cache_misses", len(lacking or ()))
+        self._planned[place] = wants
+        self._next.extend(want for want in wants if not want.done)
+        self._ahead += len(wants)
+        self._batch_rows = max(self._batch_rows, len(wants))
+
+    def _want(self, row: int, *, known: bool = False) -> Want:
+        want = Want(row, 0)
+        empty = self._manifest.empty(row)
+        if known or empty is not None:
+            want.finish(error=empty)
+        return want

@@ -1,0 +1,113 @@
+"""What a store's listing said: key, size and tag of every object, in key order."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from stoker.errors import ChecksumError, CorruptError, DataError, EmptyFileError, TruncatedError
+from stoker.loader.source.blocks import Ints
+
+_MD5 = re.compile("[0-9a-f]{32}")
+_VERSION = b"1"
+_HASHED = 1 << 16
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Objects below `url`. Row i of the source is object i; `tags` are ETags without their quotes."""
+
+    url: str
+    keys: Any
+    sizes: Ints
+    tags: Any
+
+    @classmethod
+    def of(cls, url: str, listed: Iterable[Mapping[str, Any]]) -> "Manifest":
+        """From what a listing gave: `path`, `size` and `e_tag` of each object."""
+        found = sorted((str(o["path"]), int(o["size"]), (o.get("e_tag") or "").strip('"')) for o in listed)
+        keys, sizes, tags = zip(*found, strict=True) if found else ((), (), ())
+        return cls(url, pa.array(keys, pa.large_string()), np.array(sizes, np.int64), pa.array(tags, pa.large_string()))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def key(self, row: int) -> str:
+        """The object's key, below `url`."""
+        return str(self.keys[row].as_py())
+
+    def tag(self, row: int) -> str:
+        """The object's ETag; empty if the store gave none."""
+        return str(self.tags[row].as_py())
+
+    def address(self, row: int) -> str:
+        """The object's whole address, for people."""
+        return f"{self.url.rstrip('/')}/{self.key(row)}"
+
+    def take(self, rows: Ints) -> "Manifest":
+        """Only these objects."""
+        index = pa.array(rows)
+        return Manifest(self.url, self.keys.take(index), self.sizes[rows], self.tags.take(index))
+
+    def has_md5(self, row: int) -> bool:
+        """True if the tag is the MD5 of the object: not of an upload in parts, nor of another kind of store."""
+        return _MD5.fullmatch(self.tag(row)) is not None
+
+    def wrong(self, row: int, data: Any) -> DataError | None:
+        """Why a body is not the object that was listed; None if it is."""
+        size, expected = len(data), int(self.sizes[row])
+        if size != expected:
+            return TruncatedError(self.address(row), f"{size} bytes arrived; {expected} were listed")
+        if self.has_md5(row) and (seen := _md5(data)) != self.tag(row):
+            return ChecksumError(self.address(row), f"its MD5 is {seen}; {self.tag(row)} was listed")
+        return None
+
+    def empty(self, row: int) -> DataError | None:
+        """An error for an object without a byte."""
+        return None if self.sizes[row] else EmptyFileError(self.address(row), "the object is empty; expected an image")
+
+    def digest(self) -> str:
+        """What tells these objects from others: keys and sizes, wherever they lie."""
+        lengths = pc.binary_length(self.keys).to_numpy()
+        found = hashlib.sha256(lengths.astype(np.int64).tobytes() + self.sizes.tobytes())
+        for at in range(0, len(self), _HASHED):
+            found.update("".join(self.keys[at : at + _HASHED].to_pylist()).encode())
+        return found.hexdigest()[:32]
+
+    def save(self, path: Path) -> None:
+        """Write it whole or not at all."""
+        table = pa.table({"key": self.keys, "size": self.sizes, "tag": self.tags})
+        table = table.replace_schema_metadata({"stoker": _VERSION, "url": self.url.encode()})
+        part = path.with_name(f"{path.name}.part")
+        pq.write_table(table, part, compression="zstd", write_page_checksum=True)
+        part.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> "Manifest":
+        """Read it back; a damaged one is an error."""
+        try:
+            table = pq.read_table(path, page_checksum_verification=True)
+            meta = table.schema.metadata or {}
+            if meta.get(b"stoker") != _VERSION:
+                raise CorruptError(str(path), f"is of version {meta.get(b'stoker')!r}; expected {_VERSION!r}")
+            columns = [table[name].combine_chunks() for name in ("key", "size", "tag")]
+        except (pa.ArrowException, OSError, KeyError) as error:
+            raise CorruptError(str(path), f"the listing cannot be read ({error}); delete it") from error
+        return cls(meta[b"url"].decode(), columns[0], columns[1].to_numpy(), columns[2])
+
+
+def _md5(data: Any) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def short_digest(*parts: Any) -> str:
+    """A file name for anything: safe, whatever an untrusted key holds."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]

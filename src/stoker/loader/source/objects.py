@@ -1,0 +1,90 @@
+"""Where the bytes of images come from: files of this machine, or objects of a store that are asked for ahead."""
+
+import os
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from stoker.errors import EmptyFileError, TruncatedError, VanishedError
+from stoker.loader.cache import Cache
+from stoker.loader.scratch import Scratch
+from stoker.loader.source.ahead import Ahead
+from stoker.loader.source.blocks import Ints
+from stoker.loader.source.interface import Place
+from stoker.loader.source.manifest import Manifest
+from stoker.loader.source.transfer import Want
+
+Take = Callable[[int, Scratch], Any]
+"""Gives the bytes of a batch's i-th image, in the scratch memory or not."""
+
+
+class Objects(Protocol):
+    """Where the bytes of images come from, batch by batch."""
+
+    def batch(self, place: Place, rows: Ints) -> Take:
+        """What gives the batch's images."""
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+
+
+class LocalObjects:
+    """Files below a folder."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+
+    def batch(self, place: Place, rows: Ints) -> Take:
+        """What reads the batch's files."""
+        return lambda at, scratch: self._read(int(rows[at]), scratch)
+
+    def _read(self, row: int, scratch: Scratch) -> memoryview:
+        path, size = self._manifest.address(row), int(self._manifest.sizes[row])
+        view = scratch.room(size + 1)
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise VanishedError(path, f"the file cannot be opened any more ({error.strerror})") from error
+        try:
+            got = os.readv(file, [view])
+        finally:
+            os.close(file)
+        if not got:
+            raise EmptyFileError(path, "the file is empty; expected an image")
+        if got < size:
+            raise TruncatedError(path, f"was cut short while in use: {size} bytes were there, {got} are")
+        return view[:got]
+
+    def close(self) -> None:
+        """Nothing is read ahead: the system does."""
+
+
+class RemoteObjects:
+    """Objects of a store, asked for ahead along the order; from the cache where it has them."""
+
+    def __init__(self, ahead: Ahead, cache: Cache | None) -> None:
+        self._ahead, self._cache = ahead, cache
+
+    def batch(self, place: Place, rows: Ints) -> Take:
+        """What waits for the batch's objects."""
+        wants = self._ahead.batch(place, rows)
+        return lambda at, scratch: self._take(wants[at], scratch)
+
+    def _take(self, want: Want, scratch: Scratch) -> Any:
+        try:
+            data = want.wait()
+            while data is None:
+                assert self._cache is not None
+                data = self._cache.read(want.row, scratch)
+                if data is None:  # it was there, and is not, or is not what it should be
+                    fresh = self._ahead.again(want)
+                    try:
+                        data = fresh.wait()
+                    finally:
+                        self._ahead.used(fresh)
+            return data
+        finally:
+            self._ahead.used(want)
+
+    def close(self) -> None:
+        """End all requests."""
+        self._ahead.close()

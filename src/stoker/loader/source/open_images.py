@@ -1,0 +1,174 @@
+"""From an address or a folder to a source of images: listing, labels, cache."""
+
+import inspect
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow.compute as pc
+
+from stoker.errors import CorruptError, NoDataError, UsageError
+from stoker.loader.cache import Cache, Shelf, disk_bytes, kept, locked
+from stoker.loader.source import labels as _labels
+from stoker.loader.source.augment import Crop
+from stoker.loader.source.decode import Decoder
+from stoker.loader.source.images import ImageSource
+from stoker.loader.source.interface import Skipped
+from stoker.loader.source.manifest import Manifest
+from stoker.loader.source.remote import Remote, check_scheme, local_folder
+from stoker.loader.source.subset import Subset, choose
+from stoker.loader.units import parse_bytes
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+_FREE_SHARE = 0.8
+_log = logging.getLogger("stoker.images")
+
+
+def open_images(
+    url: str | os.PathLike[str],
+    *,
+    size: Any = None,
+    crop: Crop | None = None,
+    flip: bool = False,
+    labels: _labels.Table | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    cache_bytes: int | str | None = None,
+    requests: int | None = None,
+    hedge: bool = True,
+    timeout_s: float = 30.0,
+    retries: int = 8,
+    relist: bool = False,
+    store_options: Mapping[str, Any] | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
+    **unknown: Any,
+) -> ImageSource:
+    """Images below an address or a folder, as one source."""
+    if unknown:
+        known = [name for name in inspect.signature(open_images).parameters if name not in ("url", "unknown")]
+        raise UsageError(f"{next(iter(unknown))} is not an argument for images; expected {', '.join(known)}")
+    decoder = Decoder(check_size(size), _check_crop(crop), bool(flip))
+    _check_requests(requests, timeout_s, retries, cache, cache_bytes)
+    check_scheme(os.fspath(url))
+    folder = local_folder(os.fspath(url)) or (None if "://" in os.fspath(url) else Path(url))
+    if folder is not None and cache is None:
+        return _source(list_folder(folder), labels, on_error, decoder=decoder)
+    address = os.fspath(url) if folder is None else f"file://{folder.resolve()}"
+    remote = Remote(address, timeout_s=timeout_s, retries=retries, options=store_options)
+    shelf = None if cache is None else Shelf(cache, address)
+    manifest, fresh = _listing(remote, shelf, labels, relist)
+    source = _source(manifest, labels, on_error, decoder=decoder, remote=remote, requests=requests, hedge=hedge)
+    if shelf is not None:
+        budget = None if cache_bytes is None else parse_bytes(cache_bytes, "cache_bytes")
+        source.attach(shelf, *_shelve(shelf, source.manifest, budget, fresh))
+    return source
+
+
+def _source(manifest: Manifest, labels: _labels.Table | None, on_error: str, **how: Any) -> ImageSource:
+    lower = pc.utf8_lower(manifest.keys)
+    is_image = pc.or_kleene(
+        pc.match_substring_regex(lower, f"({'|'.join(s.replace('.', '[.]') for s in SUFFIXES)})$"),
+        labels is not None,  # a table says itself what its images are
+    )
+    rows = np.flatnonzero(is_image.to_numpy(zero_copy_only=False))
+    if not len(rows):
+        raise NoDataError(f"no image is below {manifest.url}; expected {', '.join(SUFFIXES)}")
+    images = manifest.take(rows)
+    skipped: tuple[Skipped, ...] = ()
+    if on_error == "skip":
+        images, skipped = _without_empty(images)
+    if labels is None:
+        numbers, names = _labels.from_directories(images)
+    else:
+        images, numbers, names = _labels.from_table(labels, images)
+    source = ImageSource(images, numbers, names, **how)
+    source.skipped = skipped
+    return source
+
+
+def _without_empty(manifest: Manifest) -> tuple[Manifest, tuple[Skipped, ...]]:
+    empty = np.flatnonzero(manifest.sizes == 0)
+    skipped = tuple(Skipped(manifest.address(row), 0, 1, "the object is empty") for row in empty.tolist())
+    return manifest.take(np.flatnonzero(manifest.sizes > 0)), skipped
+
+
+def _listing(remote: Remote, shelf: Shelf | None, labels: Any, relist: bool) -> tuple[Manifest, bool]:
+    """The listing, and whether it was made now. With a cache it is made once, by one of all processes."""
+    if shelf is None:
+        return _list(remote, labels), True
+    with locked(shelf.folder / "lock"):
+        if shelf.manifest_path.exists() and not relist:
+            try:
+                found = Manifest.load(shelf.manifest_path)
+            except CorruptError as error:
+                _log.warning("%s; listing again", error)
+            else:
+                return found, False
+        found = _list(remote, labels)
+        shelf.try_to(lambda: found.save(shelf.manifest_path))
+        return found, True
+
+
+def _list(remote: Remote, labels: Any) -> Manifest:
+    if labels is not None and remote.url.startswith("http"):  # a plain web server cannot list
+        return remote.look_up(_labels.keys_of(labels))
+    return remote.list()
+
+
+def _shelve(shelf: Shelf, manifest: Manifest, cache_bytes: int | None, fresh: bool) -> tuple[Cache, int]:
+    """Reserve a part of the directory's budget, and find the objects that it keeps."""
+    wanted = disk_bytes(manifest)
+    with shelf.alone():
+        before = int(shelf.note().get("reserved_bytes", 0))
+        if cache_bytes is None:
+            cache_bytes = max(before, int(shutil.disk_usage(shelf.root).free * _FREE_SHARE))
+        granted = shelf.reserve(wanted, cache_bytes)
+        staged = [choose(manifest, Subset.parse(one)) for one in shelf.note().get("staged", [])]
+    first = np.unique(np.concatenate(staged)) if staged else None
+    cache = Cache(shelf, manifest, kept(manifest, granted, first))
+    if fresh or granted < before:
+        cache.evict()
+    return cache, cache_bytes
+
+
+def list_folder(folder: Path) -> Manifest:
+    """The images below a local folder, in key order."""
+    if not folder.is_dir():
+        raise NoDataError(f"{folder} does not exist, or is not a folder; expected a folder of images")
+    images = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    listed = ({"path": path.relative_to(folder).as_posix(), "size": path.stat().st_size} for path in images)
+    return Manifest.of(str(folder), listed)
+
+
+def check_size(size: Any) -> tuple[int, int]:
+    """(height, width) as the user gave it."""
+    pair = (size, size) if isinstance(size, int) and not isinstance(size, bool) else size
+    if pair is None:
+        raise UsageError("size is needed to open images: size=(224, 224), as height and width")
+    try:
+        height, width = pair
+    except (TypeError, ValueError):
+        raise UsageError(f"size is {size!r}; expected height and width, such as (224, 224)") from None
+    if not all(isinstance(n, int) and 1 <= n <= 1 << 14 for n in (height, width)):
+        raise UsageError(f"size is {size!r}; expected whole numbers from 1 to {1 << 14}")
+    return height, width
+
+
+def _check_crop(crop: Any) -> Crop | None:
+    if crop not in (None, "center", "random"):
+        raise UsageError(f"crop is {crop!r}; expected None, 'center' or 'random'")
+    return crop  # type: ignore[no-any-return]  # checked above
+
+
+def _check_requests(requests: Any, timeout_s: Any, retries: Any, cache: Any, cache_bytes: Any) -> None:
+    if requests is not None and (not isinstance(requests, int) or not 1 <= requests <= 1 << 12):
+        raise UsageError(f"requests is {requests!r}; expected 1 to {1 << 12} under way at once, or None to adapt")
+    if not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise UsageError(f"timeout_s is {timeout_s!r}; expected seconds, more than 0")
+    if not isinstance(retries, int) or retries < 0:
+        raise UsageError(f"retries is {retries!r}; expected 0 or more")
+    if cache is None and cache_bytes is not None:
+        raise UsageError("cache_bytes needs cache='directory'")

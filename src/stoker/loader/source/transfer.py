@@ -1,0 +1,356 @@
+"""Brings objects from a remote store: many requests under way, in the order they are wanted, each verified.
+
+One thread runs the requests, two verify and cache what arrives. `Want` is one object on its way; whoever needs it
+waits on it.
+"""
+
+import asyncio
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from stoker.errors import ClosedError, DataError, StokerError, TimedOutError
+from stoker.loader.cache import Cache, Claims
+from stoker.loader.source.limit import Limit
+from stoker.loader.source.manifest import Manifest
+from stoker.loader.source.remote import Remote, backoff_s
+
+_WATCH_S = 0.02
+_GRACE_S = 2.0
+"""The store's client ends a request that is too slow; should it not, this is waited on top."""
+_HEDGE_SHARE = 0.05
+_POLL_S = (0.005, 0.1)
+_SETTLERS = 2
+_JOIN_S = 5.0
+
+
+class Want:
+    """One object on its way. Has either `data` (None: it is in the cache) or `error` once it is `done`."""
+
+    __slots__ = (
+        "_event",
+        "asked",
+        "begun_s",
+        "claimed",
+        "data",
+        "done",
+        "error",
+        "hedged",
+        "issued",
+        "nbytes",
+        "row",
+        "tries",
+    )
+
+    def __init__(self, row: int, nbytes: int) -> None:
+        self.row = row
+        self.nbytes = nbytes
+        self.done = False
+        self.data: Any = None
+        self.error: BaseException | None = None
+        self.issued = False
+        self.claimed = False
+        self.tries = 0
+        self.begun_s = 0.0
+        """When the request under way was sent; 0 if none is."""
+        self.asked: set[asyncio.Task[None]] = set()
+        self.hedged = False
+        self._event: threading.Event | None = None
+
+    def finish(self, data: Any = None, error: BaseException | None = None) -> None:
+        """Wake whoever waits; called once."""
+        self.data, self.error = data, error
+        with _waking:
+            self.done, event = True, self._event
+        if event is not None:
+            event.set()
+
+    def wait(self) -> Any:
+        """The object's bytes, or None if it is in the cache. Ends: every attempt does, and so does closing."""
+        if not self.done:
+            event = threading.Event()
+            with _waking:
+                if not self.done:
+                    self._event = event
+            if self._event is not None:
+                event.wait()
+        if self.error is not None:
+            raise self.error
+        return self.data
+
+
+_waking = threading.Lock()
+
+
+class Counters:
+    """Counts of one source, over all its streams."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.requests = self.bytes_received = self.retries = self.throttled = self.timeouts = 0
+        self.rejected = self.hedges = self.hedges_won = self.cache_hits = self.cache_misses = 0
+
+    def add(self, name: str, count: int = 1) -> None:
+        """Safe from any thread."""
+        with self._lock:
+            setattr(self, name, getattr(self, name) + count)
+
+
+class Transfer:
+    """The requests of one stream. `supply` gives the next object to ask for, or None; it is called in the thread."""
+
+    def __init__(
+        self,
+        remote: Remote,
+        manifest: Manifest,
+        cache: Cache | None,
+        *,
+        limit: Limit,
+        counters: Counters,
+        supply: Callable[[], Want | None],
+    ) -> None:
+        self._remote, self._manifest, self._cache = remote, manifest, cache
+        self._claims: Claims | None = cache.claims() if cache else None
+        self._limit, self._counters = limit, counters
+        self._supply = supply
+        self._urgent: deque[Want] = deque()
+        self._active: set[Want] = set()
+        self._arrived: queue.SimpleQueue[tuple[Want, Any] | None] = queue.SimpleQueue()
+        self._closed = False
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._threads = [threading.Thread(target=self._run, name="stoker-remote", daemon=True)]
+        self._threads += [
+            threading.Thread(target=self._settle, name="stoker-settle", daemon=True) for _ in range(_SETTLERS)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # ---- called from other threads
+
+    def wake(self) -> None:
+        """There may be something to ask for."""
+        self._call(self._pump)
+
+    def hurry(self, want: Want) -> None:
+        """Somebody waits for an object; ask for it now, whatever the order says."""
+        self._call(self._hurry, want)
+
+    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError as error:
+            if not self._closed:
+                raise
+            for want in arguments:
+                if isinstance(want, Want) and not want.done:
+                    want.finish(error=_closed(error))
+
+    def close(self, *, join: bool = True) -> None:
+        """End all requests; whoever waits is told. Safe to call twice, and from any thread."""
+        if not self._closed:
+            self._closed = True
+            self._call(self._loop.stop)
+        if join and threading.current_thread() not in self._threads:
+            self._threads[0].join(_JOIN_S)
+
+    # ---- the thread of the requests
+
+    def _run(self) -> None:
+        watch = self._loop.create_task(self._watch())
+        self._loop.call_soon(self._pump)
+        self._loop.run_forever()
+        watch.cancel()
+        for task in self._tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(watch, *self._tasks, return_exceptions=True))
+        self._loop.close()
+        for want in [*self._active, *self._urgent]:
+            if not want.done:
+                want.finish(error=_closed())
+        for _ in range(_SETTLERS):
+            self._arrived.put(None)
+        for thread in self._threads[1:]:
+            thread.join()
+        if self._claims is not None:
+            self._claims.close()
+
+    def _pump(self) -> None:
+        while not self._closed and len(self._active) < self._limit.now:
+            want = self._urgent.popleft() if self._urgent else self._supply()
+            if want is None:
+                return
+            if not want.issued:
+                self._issue(want)
+
+    def _hurry(self, want: Want) -> None:
+        if not want.issued and not want.done:
+            self._urgent.append(want)
+            self._pump()
+
+    def _issue(self, want: Want) -> None:
+        want.issued = True
+        self._active.add(want)
+        self._begin(want)
+
+    def _begin(self, want: Want) -> None:
+        """Ask for an object, unless it is in the cache by now or another process is bringing it."""
+        if want.tries:
+            self._start(self._after(want, backoff_s(want.tries)))
+        elif self._must_wait(want):
+            self._start(self._wait_for_others(want))
+        else:
+            self._ask(want)
+
+    def _start(self, work: Any) -> "asyncio.Task[None]":
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _after(self, want: Want, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+        self._ask(want)
+
+    def _must_wait(self, want: Want) -> bool:
+        """True if another process, or stream, downloads the object, or has just done so."""
+        if self._cache is None or self._claims is None or not self._cache.keep[want.row] or self._cache.off is not None:
+            return False
+        want.claimed = self._claims.take(self._cache.name(want.row))
+        return not want.claimed or self._cache.has(want.row)
+
+    async def _wait_for_others(self, want: Want) -> None:
+        """Until the object is there; should that take too long, or the other one fail, download it here."""
+        assert self._cache is not None
+        assert self._claims is not None
+        pause_s, until_s = _POLL_S[0], time.monotonic() + self._remote.timeout_s
+        while not want.claimed and time.monotonic() < until_s:
+            await asyncio.sleep(pause_s)
+            pause_s = min(_POLL_S[1], 2 * pause_s)
+            want.claimed = self._claims.take(self._cache.name(want.row))
+        if self._cache.has(want.row):
+            self._finish(want)
+        else:
+            self._ask(want)
+
+    def _ask(self, want: Want, *, hedge: bool = False) -> None:
+        if not hedge:
+            want.begun_s, want.hedged = time.monotonic(), False
+        want.asked.add(self._start(self._request(want, hedge=hedge)))
+
+    async def _request(self, want: Want, *, hedge: bool) -> None:
+        """One request. The first answer counts; an error counts if no other request is under way."""
+        me = asyncio.current_task()
+        assert me is not None
+        begun_s = time.monotonic()
+        self._counters.add("requests")
+        try:
+            data = await self._remote.get(self._manifest, want.row)
+        except Exception as error:  # noqa: BLE001  all are explained, counted, and given to whoever waits
+            want.asked.discard(me)
+            if not want.asked and want.begun_s:
+                self._failed(want, error)
+            return
+        if not want.begun_s:
+            return
+        want.asked.discard(me)
+        self._end(want)
+        now_s = time.monotonic()
+        self._limit.done(now_s - begun_s, now_s, wanted=len(self._active) >= self._limit.now)
+        self._counters.add("bytes_received", len(data))
+        if hedge:
+            self._counters.add("hedges_won")
+        self._active.discard(want)
+        self._arrived.put((want, data))
+        self._pump()
+
+    def _end(self, want: Want) -> None:
+        """No request for it is of interest any more."""
+        want.begun_s = 0.0
+        for task in want.asked:
+            task.cancel()
+        want.asked.clear()
+
+    def _failed(self, want: Want, error: BaseException) -> None:
+        """Ask again, or give up."""
+        self._end(want)
+        explained, again = self._remote.explain(error, self._manifest.address(want.row), want.tries)
+        if self._remote.is_throttling(error):
+            self._counters.add("throttled")
+            self._limit.throttled()
+        if isinstance(explained, TimedOutError):
+            self._counters.add("timeouts")
+            self._limit.throttled()
+        if again:
+            self._repeat(want)
+        else:
+            self._finish(want, explained)
+
+    def _repeat(self, want: Want) -> None:
+        want.tries += 1
+        self._counters.add("retries")
+        self._active.add(want)
+        self._begin(want)
+
+    def _finish(self, want: Want, error: StokerError | None = None) -> None:
+        self._release(want)
+        want.finish(error=error)
+        self._active.discard(want)
+        self._pump()
+
+    def _release(self, want: Want) -> None:
+        if want.claimed and self._cache is not None and self._claims is not None:
+            want.claimed = False
+            self._claims.release(self._cache.name(want.row))
+
+    async def _watch(self) -> None:
+        """Give slow requests a second one, and end those that should have ended."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            now_s, hedge_s = time.monotonic(), self._limit.hedge_s()
+            for want in list(self._active):
+                age_s = now_s - want.begun_s if want.begun_s else 0.0
+                if age_s > self._remote.timeout_s + _GRACE_S:
+                    self._failed(want, TimeoutError("timed out"))
+                elif hedge_s is not None and age_s > hedge_s and not want.hedged and self._may_hedge():
+                    want.hedged = True
+                    self._counters.add("hedges")
+                    self._ask(want, hedge=True)
+
+    def _may_hedge(self) -> bool:
+        return self._counters.hedges < 1 + _HEDGE_SHARE * self._counters.requests
+
+    # ---- the threads that verify and cache
+
+    def _settle(self) -> None:
+        while (arrived := self._arrived.get()) is not None:
+            want, data = arrived
+            wrong = self._manifest.wrong(want.row, data)
+            if wrong is not None:
+                self._counters.add("rejected")
+                self._call(self._distrust, want, wrong)
+                continue
+            if want.claimed and self._cache is not None:
+                self._cache.write(want.row, data)
+                self._release(want)
+            want.finish(data)
+
+    def _distrust(self, want: Want, wrong: DataError) -> None:
+        self._start(self._ask_why(want, wrong))
+
+    async def _ask_why(self, want: Want, wrong: DataError) -> None:
+        """A body was not the listed one: either the object changed, or the way here spoiled it."""
+        changed = await self._remote.has_changed(self._manifest, want.row)
+        if changed is not None or want.tries >= self._remote.retries:
+            self._finish(want, changed or wrong)
+        else:
+            self._repeat(want)
+
+
+def _closed(cause: BaseException | None = None) -> ClosedError:
+    error = ClosedError("the loader was closed while it waited for an object")
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,220 @@
+"""The windows that batches are made of: their order computed, their blocks loaded, one window ahead of its use.
+
+`deliver` calls everything here under its lock; only what a `Job` runs, runs without.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from stoker.loader.order import Order, Window
+from stoker.loader.ranks import Ticket
+from stoker.loader.source.blocks import Ints
+from stoker.loader.source.interface import Lease, Pick, Place, Source
+
+
+@dataclass(slots=True)
+class Ready:
+    """A window on its way."""
+
+    epoch: int
+    index: int
+    window: Window | None = None
+    loaded: list[Any] = field(default_factory=list)
+    """Its blocks; an exception stands for one that failed."""
+    stacked: Any = None
+    """What the source made of its blocks, for gathers."""
+    failed: bool = False
+    handed: int = 0
+    """Jobs handed out: the order, then each block, then the stack."""
+    finished: int = 0
+    jobs: int = 1
+    error: BaseException | None = None
+    """Why it cannot be prepared at all; every batch of it raises this."""
+
+    @property
+    def is_ready(self) -> bool:
+        """True if batches can be made of it."""
+        return self.error is not None or self.finished == self.jobs
+
+    def share_before(self, position: int) -> float:
+        """The share of the window that lies before a position."""
+        if self.window is None:
+            return 0.0
+        return max(0.0, (position - self.window.start) / (self.window.stop - self.window.start))
+
+
+@dataclass(slots=True)
+class Job:
+    """A piece of work for a thread. `run` works without the lock; `done` takes its result, under the lock."""
+
+    run: Callable[[], Any]
+    done: Callable[[Any], None]
+    stage: Literal["gather_s", "load_s"] = "load_s"
+
+
+@dataclass(slots=True)
+class _Held:
+    """A loaded block, and how many windows use it."""
+
+    loaded: Any
+    users: int = 0
+
+
+def rows_ahead(order: Order, tickets: Iterator[Ticket]) -> Iterator[tuple[Place, Ints]]:
+    """The rows of each coming batch, for a source that reads ahead."""
+    windows: dict[tuple[int, int], Window] = {}
+    for ticket in tickets:
+        epoch = order.epoch(ticket.epoch)
+        wanted = [(ticket.epoch, index) for index in range(epoch.find(ticket.start), epoch.find(ticket.stop - 1) + 1)]
+        windows = {key: windows.get(key) or epoch.window(key[1]) for key in wanted}
+        parts = [w.rows(max(ticket.start, w.start), min(ticket.stop, w.stop)) for w in windows.values()]
+        yield Place(order.seed, ticket.epoch, ticket.start), np.concatenate(parts)
+
+
+class Windows:
+    """The windows in use, and the next one."""
+
+    def __init__(
+        self,
+        source: Source,
+        order: Order,
+        lease: Lease,
+        *,
+        budget_bytes: int,
+        drops: bool,
+        bucket_rows: int | None = None,
+    ) -> None:
+        self._source = source
+        self._order = order
+        self._lease = lease
+        self._budget_bytes = budget_bytes
+        self._drops = drops
+        self._bucket_rows = bucket_rows
+        self._ready: dict[tuple[int, int], Ready] = {}
+        self._held: dict[int, _Held] = {}
+        self._left: list[Window] = []
+        self.held_bytes = 0
+        self.read_bytes = 0
+
+    def needed(self, ticket: Ticket) -> list[Ready]:
+        """The windows that hold a batch's rows."""
+        epoch = self._order.epoch(ticket.epoch)
+        first, last = epoch.find(ticket.start), epoch.find(ticket.stop - 1)
+        return [self._get(ticket.epoch, index) for index in range(first, last + 1)]
+
+    def _get(self, epoch: int, index: int) -> Ready:
+        key = (epoch, index)
+        if key not in self._ready:
+            self._ready[key] = Ready(epoch, index)
+        return self._ready[key]
+
+    def job(self, ready: Ready) -> Job | None:
+        """The next thing to do for a window, if any can be handed out now."""
+        if ready.handed == 0:
+            ready.handed = 1
+            return Job(lambda: self._compute(ready), lambda result: self._computed(ready, result))
+        while ready.window is not None and ready.handed <= len(ready.loaded):
+            slot = ready.handed - 1
+            ready.handed += 1
+            block = int(ready.window.blocks[slot])
+            if block not in self._held:
+                return self._load(ready, slot, block)
+            self._keep(ready, slot, block)  # another window has it: nothing is decoded twice while it is in memory
+        if ready.handed == ready.jobs - 1 == ready.finished:
+            ready.handed += 1
+            return Job(lambda: self._stack(ready), lambda result: self._stacked(ready, result))
+        return None
+
+    def _load(self, ready: Ready, slot: int, block: int) -> Job:
+        return Job(
+            lambda: self._source.load(block, self._lease), lambda result: self._loaded(ready, slot, block, result)
+        )
+
+    def ahead(self, ready: Ready, progress: float) -> Job | None:
+        """A thing to do for the window after this one, in step with the share of this one that is used up."""
+        epoch, index = (ready.epoch, ready.index + 1)
+        if index == self._order.windows:
+            epoch, index = epoch + 1, 0
+        following = self._get(epoch, index)
+        if following.window is None or following.handed > len(following.loaded):
+            return self.job(following)
+        if following.handed - 1 > progress * len(following.loaded):
+            return None
+        per_block = self.held_bytes / max(1, len(self._held))
+        return self.job(following) if self.held_bytes + per_block <= self._budget_bytes else None
+
+    def release(self, oldest: Ticket) -> None:
+        """Let go of windows that end before the oldest unfinished batch."""
+        now = (oldest.epoch, oldest.start)
+        for key, ready in list(self._ready.items()):
+            if ready.window is not None and (ready.epoch, ready.window.stop - 1) < now and ready.is_ready:
+                del self._ready[key]
+                self._let_go(ready, ready.window)
+
+    def leaving(self) -> Job | None:
+        """A window to take out of memory, if one is used up."""
+        if not self._left:
+            return None
+        window = self._left.pop()
+        return Job(lambda: self._source.leave(window.first, window.sizes), lambda _: None)
+
+    def _let_go(self, ready: Ready, window: Window) -> None:
+        if self._drops and not self._source.holds_blocks:
+            self._left.append(window)
+        for block in window.blocks.tolist() if ready.loaded else ():
+            held = self._held[block]
+            held.users -= 1
+            if held.users == 0:
+                del self._held[block]
+                self.held_bytes -= int(getattr(held.loaded, "nbytes", 0))
+
+    # ---- what the jobs do
+
+    def _compute(self, ready: Ready) -> Window:
+        window = self._order.epoch(ready.epoch).window(ready.index)
+        self._source.enter(window.first, window.sizes)
+        return window
+
+    def _computed(self, ready: Ready, result: Any) -> None:
+        if isinstance(result, BaseException):
+            ready.error = result
+            return
+        ready.window = result
+        ready.finished += 1
+        if self._source.holds_blocks:
+            ready.loaded = [None] * len(result.blocks)
+            ready.jobs = len(ready.loaded) + 2
+
+    def _loaded(self, ready: Ready, slot: int, block: int, result: Any) -> None:
+        if block not in self._held:
+            self._held[block] = _Held(result)
+            self.held_bytes += int(getattr(result, "nbytes", 0))
+            self.read_bytes += int(getattr(result, "stored_bytes", 0))
+        self._keep(ready, slot, block)
+
+    def _keep(self, ready: Ready, slot: int, block: int) -> None:
+        held = self._held[block]
+        held.users += 1
+        ready.loaded[slot] = held.loaded
+        ready.failed |= isinstance(held.loaded, BaseException)
+        ready.finished += 1
+
+    def _stack(self, ready: Ready) -> tuple[Any, Window]:
+        window = ready.window
+        assert window is not None
+        stacked = self._source.stack(ready.loaded)
+        if self._bucket_rows is not None and not ready.failed:
+            slot, inner = window.place(window.start, window.stop)
+            pick = Pick(window.first[slot] + inner, slot, inner, [stacked])
+            window.bucket(self._source.lengths(pick), self._bucket_rows)
+        return stacked, window
+
+    def _stacked(self, ready: Ready, result: Any) -> None:
+        if isinstance(result, BaseException):
+            ready.error = result
+            return
+        ready.stacked, ready.window = result
+        ready.finished += 1

@@ -1,0 +1,79 @@
+"""Records of a run → the pipeline they describe, and the same pipeline with other knobs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from stoker.errors import UsageError
+from stoker.predict.pipeline import Pipeline
+from stoker.records import Attribution, LoaderFacts, Meter, Observation, Value, WorkerTrack
+
+KNOWN = ("num_workers", "prefetch_factor", "batch_size")
+"""The knobs whose effect on the pipeline is simulated."""
+FEWEST_BATCHES = 4
+
+
+def measured(seen: Observation, named: Attribution) -> Pipeline:
+    """The pipeline of a run, from what its workers (or its main thread) and its steady steps took."""
+    facts = next((wait.facts for wait in named.loaders if wait.role == "train"), None)
+    steady = named.steady
+    if facts is None or steady is None:
+        raise UsageError("this run has no steady steps fed by a DataLoader; what-if needs both")
+    makers = [one for one in seen.workers if one.loader in (facts.loader, None)]
+    batches = [batch for maker in makers for batch in maker.batches]
+    if len(batches) < FEWEST_BATCHES:
+        raise UsageError(f"only {len(batches)} batches were seen being made; what-if needs {FEWEST_BATCHES}")
+    cpu_s, wait_s = _loop_s(named, on_device=seen.tracks[0].device not in (None, "cpu"))
+    return Pipeline(
+        workers=facts.num_workers,
+        prefetch=facts.prefetch_factor or 2,
+        cores=seen.machine.quota_cores or float(seen.machine.cores),
+        work_s=tuple(batch.user_s + batch.system_s for batch in batches),
+        wait_s=tuple(max(batch.blocked_s, 0.0) for batch in batches),
+        loop_cpu_s=cpu_s,
+        loop_wait_s=wait_s,
+        main_bytes=_peak(seen.meters, [str(seen.tracks[0].pid)]),
+        worker_bytes=_worker_bytes(seen.meters, makers, facts),
+        batch_bytes=max((batch.sent_bytes for batch in batches), default=0),
+    )
+
+
+def changed(pipeline: Pipeline, facts: LoaderFacts, knobs: Mapping[str, Value], device_speed: float = 1.0) -> Pipeline:
+    """The pipeline with other knobs: a larger batch takes more of everything, in proportion."""
+    unknown = [name for name in knobs if name not in KNOWN]
+    if unknown:
+        raise UsageError(f"{unknown[0]} cannot be predicted; {', '.join(KNOWN)} can. Try it: stoker tune --knob …")
+    workers, prefetch = knobs.get("num_workers"), knobs.get("prefetch_factor")
+    size = knobs.get("batch_size")
+    factor = size / facts.batch_size if isinstance(size, int) and facts.batch_size else 1.0
+    worker_bytes = pipeline.worker_bytes or pipeline.main_bytes
+    return replace(
+        pipeline,
+        workers=workers if isinstance(workers, int) else pipeline.workers,
+        prefetch=prefetch if isinstance(prefetch, int) else pipeline.prefetch,
+        work_s=tuple(one * factor for one in pipeline.work_s),
+        wait_s=tuple(one * factor for one in pipeline.wait_s),
+        loop_cpu_s=pipeline.loop_cpu_s * factor,
+        loop_wait_s=pipeline.loop_wait_s * factor / device_speed,
+        worker_bytes=worker_bytes,
+        batch_bytes=int(pipeline.batch_bytes * factor),
+    )
+
+
+def _loop_s(named: Attribution, *, on_device: bool) -> tuple[float, float]:
+    """A steady step without its wait for data: seconds of a core, and seconds of waiting for the device."""
+    assert named.steady is not None
+    steps = [named.steps[at] for at in named.steady.steps]
+    all_s = sum(step.seconds - step.parts.get("data_wait", 0.0) for step in steps) / len(steps)
+    device_s = sum(step.parts.get("sync", 0.0) + step.parts.get("transfer", 0.0) for step in steps) / len(steps)
+    return (all_s - device_s, device_s) if on_device else (all_s, 0.0)
+
+
+def _peak(meters: Sequence[Meter], pids: Sequence[str]) -> int:
+    return max((sum(meter.private_bytes.get(pid, 0) for pid in pids) for meter in meters), default=0)
+
+
+def _worker_bytes(meters: Sequence[Meter], makers: Sequence[WorkerTrack], facts: LoaderFacts) -> int:
+    """The largest of the workers; 0 if there are none."""
+    if not facts.num_workers:
+        return 0
+    return max((_peak(meters, [str(maker.pid)]) for maker in makers), default=0)

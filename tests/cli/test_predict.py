@@ -1,0 +1,68 @@
+"""`stoker predict` on a run that `stoker doctor` recorded."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import time, torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 160
+    def __getitem__(self, i):
+        time.sleep(0.02)
+        return torch.randn(8), i % 2
+
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for x, y in DataLoader(Slow(), batch_size=4):
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+def stoker(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "stoker", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=place)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("predict")
+    (place / "train.py").write_text(SCRIPT)
+    done = stoker(place, "doctor", "--whole", "train.py")
+    assert done.returncode == 0, done.stderr
+    return place
+
+
+def test_more_workers_are_predicted_to_help_a_loader_that_waits(recorded: Path) -> None:
+    done = stoker(recorded, "predict", "last", "--set", "num_workers=4", "--json", "p.json")
+    assert done.returncode == 0, done.stderr
+    predicted = json.loads((recorded / "p.json").read_text())
+    assert predicted["ratio"] > 1.05
+    assert predicted["step_s"] < predicted["measured_step_s"]
+    assert predicted["memory_bytes"] > 0
+    assert "num_workers=4" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["last"], "nothing would change"),
+        (["last", "--set", "amp=bf16"], "amp cannot be predicted"),
+        (["last", "--set", "workers=1"], "no knob is called workers"),
+        (["nowhere", "--cores", "2"], "no run is called nowhere"),
+    ],
+)
+def test_wrong_usage_is_one_line(recorded: Path, arguments: list[str], says: str) -> None:
+    done = stoker(recorded, "predict", *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,66 @@
+"""`stoker bench` through the real program."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from loader.sources import npy, parquet
+from stoker.loader.source import pagecache
+
+
+def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "stoker", "bench", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_it_measures_every_order_and_writes_json(tmp_path: Path) -> None:
+    rows = np.zeros(40_000, [("x", "f4", (8,)), ("label", "i2")])
+    rows["label"] = np.arange(len(rows)) // 4000  # sorted by class: in order, a batch has one label
+    np.save(tmp_path / "a.npy", rows)
+    done = bench(tmp_path, "--batch-size", 50, "--seconds", 0.3, "--json", tmp_path / "out.json")
+    assert done.returncode == 0, done.stderr
+    assert "40,000 rows of 34 bytes in 1 npy file" in done.stdout
+    assert "measuring: in order, warm" in done.stderr
+    found = json.loads((tmp_path / "out.json").read_text())
+    runs = {(run["order"], run["cache"]): run for run in found["runs"]}
+    assert {order for order, _ in runs} == {"in order", "shuffled", "full random"}
+    warm = [run for (_, cache), run in runs.items() if cache == "warm"]
+    assert all(run["rows_per_s"] > 0 and run["share_of_copy"] > 0 for run in warm)
+    assert runs["in order", "warm"]["label_entropy_bits"] < 0.2
+    assert runs["shuffled", "warm"]["label_entropy_bits"] > 2.5
+    assert 2.5 < found["label_entropy_uniform_bits"] < np.log2(10)
+    assert 0.5 < runs["full random", "warm"]["pair_ratio"] < 1.5
+
+
+def test_parquet_has_no_full_random(tmp_path: Path) -> None:
+    parquet(tmp_path / "p", [40, 40])
+    done = bench(tmp_path / "p" / "*.parquet", "--seconds", 0.2, "--json", tmp_path / "out.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert {run["order"] for run in found["runs"]} == {"in order", "shuffled"}
+    assert found["label"] is None
+
+
+def test_wrong_input_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
+    npy(tmp_path / "n", [8])
+    for arguments, says in (
+        ([tmp_path / "nothing*.npy"], "no file matches"),
+        ([tmp_path / "n", "--label", "half"], "--label is half; expected a whole-number field: id, big"),
+        ([tmp_path / "n", "--batch-size", "0"], "batch_size is 0"),
+        ([tmp_path / "n", "--columns", "z"], "no field is called z"),
+    ):
+        done = bench(*arguments, "--seconds", 0.1)
+        assert done.returncode == 2, done.stderr
+        assert says in done.stderr.splitlines()[-1]
+
+
+def test_a_file_can_be_seen_in_the_page_cache(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(bytes(1 << 16))
+    assert pagecache.cached_share(str(path)) in (None, 1.0)
+    pagecache.evict(str(path))
+    share = pagecache.cached_share(str(path))
+    assert share is None or 0 <= share <= 1

@@ -1,0 +1,312 @@
+"""The cache tier: verified, shared, bounded, and no worse than nothing whatever happens to it."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stoker
+from loader.sources import SIDE, access, check, pictures
+from stoker import errors
+from stoker.loader.cache import Cache, Claims, kept
+from stoker.loader.front import Loader
+from stoker.loader.scratch import Scratch
+from stoker.loader.source.manifest import Manifest
+from stoker.sim.store import Store
+
+ROWS = 80
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    pictures(tmp_path / "bucket", [30, 50])
+    with Store(tmp_path / "bucket") as started:
+        yield started
+
+
+def opened(store: Store, cache: Path, **how: Any) -> Any:
+    return stoker.open(f"s3://{store.bucket}/", size=SIDE, store_options=access(store), cache=cache, hedge=False, **how)
+
+
+def read(source: Any, epochs: int = 1, **how: Any) -> Any:
+    with Loader(source, 8, True, **how) as loader:
+        for _ in range(epochs):
+            assert sorted(i for batch in loader for i in check(batch)) == list(range(ROWS))
+        return loader.stats().remote
+
+
+def files(cache: Path) -> list[Path]:
+    return sorted(cache.glob("*/objects/*/*"))
+
+
+def test_the_first_epoch_fills_it_and_later_ones_and_later_runs_ask_for_nothing(store: Store, tmp_path: Path) -> None:
+    figures = read(opened(store, tmp_path / "cache"), epochs=3)
+    assert figures.cache_kept_share == 1.0
+    assert store.stats()["reads"] == ROWS
+    assert store.stats()["lists"] == 1
+    assert read(opened(store, tmp_path / "cache")).requests == 0
+    assert store.stats()["lists"] == 1
+    assert len(files(tmp_path / "cache")) == ROWS
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "empty", "grow", "gone"])
+def test_a_damaged_file_is_found_on_the_first_read_after_a_start_and_replaced(
+    store: Store, tmp_path: Path, harm: str
+) -> None:
+    read(opened(store, tmp_path / "cache"))
+    victim = files(tmp_path / "cache")[7]
+    good = victim.read_bytes()
+    bad = {"flip": good[:20] + bytes([good[20] ^ 1]) + good[21:], "cut": good[:-9], "empty": b"", "grow": good + b"x"}
+    victim.unlink()
+    if harm != "gone":
+        victim.write_bytes(bad[harm])
+    figures = read(opened(store, tmp_path / "cache"))
+    assert store.stats()["reads"] == ROWS + 1
+    assert figures.cache_rejected == (1 if harm == "flip" else 0)  # another size is seen before it is read
+    assert victim.read_bytes() == good
+
+
+def test_a_file_that_vanishes_in_mid_run_is_fetched_again(store: Store, tmp_path: Path) -> None:
+    source = opened(store, tmp_path / "cache")
+    with Loader(source, 8, True) as loader:
+        for epoch in range(3):
+            assert sorted(i for batch in loader for i in check(batch)) == list(range(ROWS))
+            if epoch == 0:
+                for path in files(tmp_path / "cache")[::3]:
+                    path.unlink()
+    assert store.stats()["reads"] > ROWS
+    assert len(files(tmp_path / "cache")) == ROWS
+
+
+def test_over_budget_a_fixed_subset_stays_and_each_epoch_asks_for_the_rest(store: Store, tmp_path: Path) -> None:
+    pictures(store.root / "more", [1, 1])  # two directories deep: other keys
+    big = store.root / "c000" / "big.png"
+    rng = np.random.default_rng(0)
+    from PIL import Image
+
+    Image.fromarray(rng.integers(0, 255, (700, 700, 3), np.uint8)).save(big)
+    source = opened(store, tmp_path / "cache", cache_bytes="1MiB")
+    share = source.remote().cache_kept_share
+    with Loader(source, 8, True) as loader:
+        for _ in loader:
+            pass
+        first = files(tmp_path / "cache")
+        reads = store.stats()["reads"]
+        for _ in range(3):
+            for _ in loader:
+                pass
+    assert 0 < share < 1
+    assert files(tmp_path / "cache") == first
+    lacking = ROWS + 3 - len(first)
+    assert store.stats()["reads"] - reads <= 4 * lacking  # three epochs, and the head of the next
+    assert sum(path.stat().st_size for path in first) <= 1 << 20
+
+
+def test_the_subset_that_a_budget_keeps_is_the_same_everywhere_and_within_it() -> None:
+    manifest = Manifest.of("s3://b/", [{"path": f"k{i:05}", "size": 1000 + i % 7} for i in range(5000)])
+    for budget in (0, 10_000, 5_000_000, 10**9):
+        keep = kept(manifest, budget)
+        assert (manifest.sizes[keep] + 4096).sum() <= budget
+        assert keep.all() == (budget == 10**9)
+        np.testing.assert_array_equal(keep, kept(manifest, budget))
+    staged = np.array([5, 17, 4000])
+    assert kept(manifest, 20_000, staged)[staged].all()
+
+
+def test_a_smaller_budget_evicts_and_other_sources_leave_only_the_rest(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "cache"
+    for number in range(300, 700):
+        (store.root / "c001" / f"{number:05}.png").write_bytes((store.root / "c000" / "00001.png").read_bytes())
+    with Loader(opened(store, cache, cache_bytes="4MiB"), 8) as loader:
+        for _ in loader:
+            pass
+    before = len(files(cache))
+    assert before == ROWS + 400
+    source = opened(store, cache, cache_bytes="1MiB")
+    assert 0 < len(files(cache)) < before
+    assert source.remote().cache_kept_share < 1
+    other: Any = stoker.open("s3://data/c001/", size=SIDE, store_options=access(store), cache=cache, cache_bytes="1MiB")
+    assert other.remote().cache_kept_share < 0.1
+    assert "of other sources" in caplog.text
+
+
+SCRIPT = textwrap.dedent("""
+    import sys, stoker
+    from pathlib import Path
+    from loader.sources import SIDE, check
+    endpoint, cache, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    options = {"endpoint": endpoint, "region": "x", "access_key_id": "a", "secret_access_key": "b"}
+    data = stoker.open("s3://data/", size=SIDE, store_options=options, cache=cache, cache_bytes="1GB", hedge=False)
+    print("open", flush=True)
+    sys.stdin.readline()
+    rank, world = (int(n) for n in sys.argv[4].split("/"))
+    with stoker.Loader(data, 4, True, rank=rank, world_size=world) as loader:
+        for _ in range(epochs):
+            for batch in loader:
+                check(batch)
+                print("batch", flush=True)
+    print(loader.stats().remote.cache_off, loader.stats().remote.requests)
+""")
+
+
+def start(store: Store, cache: Path, epochs: int = 1, ranks: str = "0/1", **how: Any) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", SCRIPT, store.endpoint, str(cache), str(epochs), ranks]
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, env=os.environ | {"PYTHONPATH": paths}, **pipes, **how)
+
+
+@pytest.mark.parametrize("ranks", [("0/1", "0/1", "0/1"), ("0/3", "1/3", "2/3")])
+def test_processes_and_ranks_that_share_it_download_each_object_once(tmp_path: Path, ranks: tuple[str, ...]) -> None:
+    pictures(tmp_path / "bucket", [30, 50])
+    with Store(tmp_path / "bucket", latency_s=0.02) as store:
+        running = [start(store, tmp_path / "cache", 3, rank) for rank in ranks]
+        for process in running:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "open\n"
+        for process in running:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        for process in running:
+            out, err = process.communicate(timeout=120)
+            assert process.returncode == 0, err
+            assert out.splitlines()[-1].startswith("None")
+        counts = store.stats()
+    assert counts["lists"] == 1
+    assert counts["reads"] - sum(counts["faults"].values()) == ROWS
+
+
+@pytest.mark.slow
+def test_kill_9_at_any_point_leaves_a_cache_that_is_right(tmp_path: Path) -> None:
+    pictures(tmp_path / "bucket", [30, 50])
+    cache = tmp_path / "cache"
+    with Store(tmp_path / "bucket", latency_s=0.005) as store:
+        for batches in (1, 3, 7, 12):
+            process = start(store, cache)
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            for _ in range(1 + batches):
+                process.stdout.readline()
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        (cache / next(cache.glob("*/parts")).relative_to(cache) / "orphan").write_bytes(b"half")
+        figures = read(opened(store, cache))
+    assert figures.cache_rejected == 0
+    assert figures.requests < ROWS
+    assert not list(cache.glob("*/parts/*"))
+
+
+def test_a_disk_that_takes_no_more_is_told_once_and_loading_goes_on(store: Store, tmp_path: Path) -> None:
+    """A real refusal of the system to write: files of this process may not grow beyond a few bytes."""
+    cache = tmp_path / "cache"
+    opened(store, cache)  # the listing is there
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40, 40))
+
+    process = start(store, cache, 2, preexec_fn=limit)
+    out, err = process.communicate("go\n", timeout=120)
+    assert process.returncode == 0, err
+    assert "File too large" in out.splitlines()[-1]
+    assert err.count("nothing more is written to the cache") == 1
+    assert store.stats()["reads"] >= 2 * ROWS
+    assert not files(cache)
+    assert not list(cache.glob("*/parts/*"))
+
+
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode != 0,
+    reason="mounting a small disk needs user namespaces",
+)
+def test_a_full_disk_is_told_once_and_loading_goes_on(store: Store, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = [sys.executable, "-c", SCRIPT, store.endpoint, str(disk / "cache"), "2", "0/1"]
+    mount = f'mount -t tmpfs -o size=100k none {disk} && exec "$@"'
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    found = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", mount, "sh", *command],
+        input="go\n",
+        text=True,
+        capture_output=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"PYTHONPATH": paths},
+    )
+    assert found.returncode == 0, found.stderr
+    assert "No space left on device" in found.stdout.splitlines()[-1]
+    assert found.stderr.count("nothing more is written to the cache") == 1
+
+
+def test_a_cache_that_cannot_be_made_is_refused(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(errors.UsageError, match=r"cache is .*file, which cannot be used"):
+        opened(store, tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "key", ["../../outside.jpg", "/etc/passwd.jpg", "a/../../b.jpg", "//x.jpg", "c\\..\\d.jpg", "é" * 300]
+)
+def test_whatever_the_key_its_file_stays_in_the_cache(tmp_path: Path, key: str) -> None:
+    from stoker.loader.cache import Shelf
+
+    manifest = Manifest.of("s3://b/", [{"path": key, "size": 4, "e_tag": '"x"'}])
+    cache = Cache(Shelf(tmp_path / "cache", "s3://b/"), manifest, np.ones(1, bool))
+    cache.write(0, b"data")
+    assert cache.off is None
+    assert Path(cache.path(0)).resolve().is_relative_to((tmp_path / "cache").resolve())
+    view = cache.read(0, Scratch())
+    assert view is not None
+    assert bytes(view) == b"data"
+    assert {path.name for path in tmp_path.iterdir()} == {"cache"}
+
+
+def test_a_claim_excludes_other_streams_and_ends_with_its_owner(tmp_path: Path) -> None:
+    one, two = Claims(tmp_path / "claims"), Claims(tmp_path / "claims")
+    assert one.take("ab" * 20)
+    assert not one.take("ab" * 20)
+    assert not two.take("ab" * 20)
+    assert two.take("cd" * 20)
+    one.release("ab" * 20)
+    assert two.take("ab" * 20)
+    two.close()
+    assert one.take("cd" * 20)
+    one.close()
+
+
+def test_a_process_that_dies_gives_its_claims_back(tmp_path: Path) -> None:
+    code = f"""
+import sys, time
+from pathlib import Path
+from stoker.loader.cache import Claims
+claims = Claims(Path({str(tmp_path / "claims")!r}))
+assert claims.take("ab" * 20)
+print("taken", flush=True)
+time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "taken\n"
+    mine = Claims(tmp_path / "claims")
+    assert not mine.take("ab" * 20)
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 10
+    while not mine.take("ab" * 20):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    mine.close()

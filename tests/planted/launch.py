@@ -1,0 +1,62 @@
+"""Run scripts one after another in forked copies of a process that has imported torch already.
+
+A job is one line of JSON on standard input (`script`, `arguments`, `tmpdir`, `output`); the answer is one line on
+standard output (`code`, and `pids`: every process that was seen in the script's session).
+"""
+
+import json
+import os
+import runpy
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+
+def session(leader: int) -> set[int]:
+    """The processes of this session that live now, zombies left out."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == leader and fields[0] != "Z":
+            found.add(int(stat.parent.name))
+    return found
+
+
+def become(job: dict[str, Any]) -> None:
+    """Turn this forked process into the script."""
+    os.setsid()
+    output = os.open(job["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    os.environ["TMPDIR"] = tempfile.tempdir = job["tmpdir"]
+    sys.argv = [job["script"], *job["arguments"]]
+    runpy.run_path(job["script"], run_name="__main__")
+
+
+def main() -> None:
+    import numpy as np
+    import torch.utils.data
+
+    del np, torch
+    for line in iter(sys.stdin.readline, ""):
+        job = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            become(job)
+            return
+        pids: set[int] = set()
+        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+            pids |= session(child)
+            time.sleep(0.05)
+        answer = {"code": os.waitstatus_to_exitcode(ended[1]), "leader": child, "pids": sorted(pids | {child})}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

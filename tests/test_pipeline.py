@@ -1,0 +1,70 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.errors import UsageError
+from stoker.predict.pipeline import Pipeline, step_s
+from stoker.predict.whatif import changed
+from stoker.records import LoaderFacts
+
+FACTS = LoaderFacts(1, "DataLoader", "D", 100, 1000, 10, 2, 2, False, False, False, None, "", 0)
+
+
+def pipeline(**changes: object) -> Pipeline:
+    plain = Pipeline(workers=2, prefetch=2, cores=2, work_s=(0.01,), wait_s=(0.0,), loop_cpu_s=0.0, loop_wait_s=0.005)
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def test_without_workers_a_step_is_the_sum_of_its_parts() -> None:
+    assert step_s(pipeline(workers=0, wait_s=(0.003,), loop_cpu_s=0.002)) == pytest.approx(0.02)
+
+
+def test_with_a_worker_the_slower_half_decides() -> None:
+    assert step_s(pipeline(workers=1)) == pytest.approx(0.01, rel=0.02)
+    assert step_s(pipeline(workers=1, work_s=(0.001,))) == pytest.approx(0.005, rel=0.02)
+
+
+def test_workers_that_work_share_the_cores_and_workers_that_wait_do_not() -> None:
+    work = [step_s(pipeline(workers=n, loop_wait_s=0.0)) for n in (1, 2, 4)]
+    assert work == [pytest.approx(t, rel=0.03) for t in (0.01, 0.005, 0.005)]
+    wait = [step_s(pipeline(workers=n, loop_wait_s=0.0, work_s=(0.0,), wait_s=(0.01,))) for n in (1, 2, 4)]
+    assert wait == [pytest.approx(t, rel=0.03) for t in (0.01, 0.005, 0.0025)]
+
+
+def test_the_loops_own_work_competes_for_the_cores() -> None:
+    assert step_s(pipeline(cores=1, workers=1, loop_cpu_s=0.01, loop_wait_s=0.0)) == pytest.approx(0.02, rel=0.03)
+
+
+def test_prefetch_hides_a_slow_batch_among_fast_ones() -> None:
+    uneven = pipeline(workers=1, work_s=(0.001,) * 9 + (0.03,), wait_s=(0.0,) * 10, loop_wait_s=0.006)
+    assert step_s(replace(uneven, prefetch=16)) < step_s(replace(uneven, prefetch=1))
+
+
+times = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5).map(tuple)
+
+
+@settings(max_examples=40)
+@given(
+    work=times, workers=st.integers(0, 5), prefetch=st.integers(1, 4), cores=st.integers(1, 8), loop=st.floats(0.001, 1)
+)
+def test_no_setting_beats_its_ceilings(
+    work: tuple[float, ...], workers: int, prefetch: int, cores: int, loop: float
+) -> None:
+    one = Pipeline(workers, prefetch, cores, work, (0.0,) * len(work), 0.0, loop)
+    took = step_s(one, steps=80)
+    assert took >= loop * 0.999
+    assert took == step_s(one, steps=80)
+
+
+def test_a_larger_batch_takes_more_of_everything() -> None:
+    other = changed(pipeline(batch_bytes=100, main_bytes=10, worker_bytes=7), FACTS, {"batch_size": 20}, device_speed=2)
+    assert other.work_s == (0.02,)
+    assert other.loop_wait_s == pytest.approx(0.005)
+    assert other.memory_bytes == 10 + 2 * 7 + 5 * 200
+
+
+def test_a_knob_that_is_not_simulated_is_refused() -> None:
+    with pytest.raises(UsageError, match="amp cannot be predicted; num_workers, prefetch_factor, batch_size can"):
+        changed(pipeline(), FACTS, {"amp": "bf16"})
