@@ -108,6 +108,161 @@ class Cut:
     time_ns: int
 
 
+# ---- what was tried ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of the run that was an experiment: it is cut out of the run's time. Costs are in seconds."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    planned_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Steps of the loop on cached batches: the compute ceiling. The device was waited for at both ends."""
+
+    steps: int
+    seconds: float
+    cpu_s: float  # of the main thread
+    queued_s: float  # the main thread, waiting for a core that others had
+    device_s: float | None  # the device's own busy time meanwhile
+    before_s: float | None  # a real step's seconds just before, without its wait for data
+    batch_bytes: int
+    batch_samples: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Real steps between two experiments. `queued_s` is what the main thread waited for a core meanwhile."""
+
+    steps: int
+    seconds: float
+    queued_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """The loader emptied with nothing between batches: the data ceiling. `cpu_s` is the main thread's, receiving."""
+
+    batches: int
+    seconds: float
+    cpu_s: float
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The user's data set read by a loader of our own. `labels` say what each batch of each worker was, in order.
+
+    Labels: warm (the first), fresh (as the sampler orders, not read before), sequential (neighbours), again (the fresh
+    ones a second time), second (again, in a new process), profile, text, rate (for throughput only).
+    """
+
+    name: str
+    workers: int
+    pids: tuple[int, ...]
+    labels: tuple[str, ...]
+    start_ns: int
+    end_ns: int
+    batches: int
+    seconds: float | None  # of the batches labelled rate, after the first of each worker
+    trouble: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function that took part in making a batch, from a profile of one."""
+
+    file: str
+    line: int
+    function: str
+    calls: int
+    own_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """How one batch was made, function by function. `text_s` is the time in functions from text to integers."""
+
+    samples: int
+    seconds: float
+    calls: int
+    text_s: float | None
+    text_place: str | None
+    functions: tuple[Call, ...]
+    files: tuple[str, ...] = ()  # some that were read
+
+
+@dataclass(frozen=True, slots=True)
+class LineOps:
+    """Operations that one line of the user's code started in one step, most of them in one call of its function."""
+
+    file: str
+    line: int
+    function: str
+    ops: int
+    in_one_call: int
+    picks: int  # of these, how many pick out a part of a tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """One step under a dispatch mode: what really ran. FLOPs are those of matmuls and convolutions."""
+
+    ops: int
+    flops: float
+    flops_by_dtype: Mapping[str, float]
+    convolutions: int
+    channels_last: int
+    lines: tuple[LineOps, ...]
+    autocast: bool
+    matmul_precision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What limits the process from outside, read inside it. `throttled_s` is since the first reading."""
+
+    quota_cores: float | None
+    throttled_s: float | None
+    seconds: float
+    shm_bytes: int | None
+    shm_free_least_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """Every experiment of one run, and what else was read inside the process for the diagnosis."""
+
+    windows: tuple[Window, ...] = ()
+    stretches: tuple[Stretch, ...] = ()
+    replays: tuple[Replay, ...] = ()
+    drains: tuple[Drain, ...] = ()
+    benches: tuple[Bench, ...] = ()
+    makings: tuple[Making, ...] = ()
+    inspection: Inspection | None = None
+    container: Container | None = None
+    padding_share: float | None = None
+    shapes: int | None = None  # different shapes among the batches that were looked at …
+    shaped_batches: int | None = None  # … of this many
+    recompiles: int | None = None
+    compile_s: float | None = None
+    pickled_bytes: int | None = None
+    pickle_s: float | None = None
+    batched_fetch: bool | None = None
+    default_collate: bool | None = None
+    cudnn_benchmark: bool | None = None
+    indices_in_sequence: float | None = None  # share of neighbouring indices in a batch that follow each other
+
+
+# ---- what was observed, continued ------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Track:
     """One process that trained: its events and samples, as columns of equal length. Times are of one clock."""
@@ -133,6 +288,7 @@ class Track:
     event_ns: int | None
     call_ns: int | None
     batch_samples: tuple[int, ...]
+    probes: Probes = Probes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +311,24 @@ class WorkerBatch:
     disk_bytes: int
     sent_bytes: int
     tensors: int
+    process_cpu_s: float = 0.0  # of all the process's threads
+    opens: int = 0
+    names: int = 0  # different names opened or asked for since the process began
+    requests: int = 0
+    net_bytes: int = 0
+    result_bytes: int = 0
+    result_hash: int = 0
+    threads: int = 0
+    private_bytes: int = 0  # of the process; 0 where it was not read
+    pickled_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """What the sampler cost in one process: seconds inside it, and the batches it ordered."""
+
+    seconds: float
+    batches: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +343,9 @@ class WorkerTrack:
     batches: tuple[WorkerBatch, ...]
     sample_lines: tuple[int, ...]
     lines: tuple[Line, ...]
+    ordering: Ordering | None = None
+    makings: tuple[Making, ...] = ()
+    unpickle_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +581,24 @@ class Evidence:
     unit: str
 
 
+Risk = Literal["low", "medium", "high"]
+Horizon = Literal["this run", "next run", "production"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One thing to do about a finding: a knob with a value, a change of code, of data layout, or Stoker's loader."""
+
+    kind: Literal["knob", "code", "layout", "loader"]
+    text: str
+    knob: str | None
+    value: Value
+    hint: str  # code to write or a command to run; may be empty
+    risk: Risk
+    changes_results: bool
+    horizon: Horizon
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A cause with its evidence. `gain_max` is the speed-up if the cause were gone, bounded by the ceiling."""
@@ -414,6 +609,19 @@ class Finding:
     confidence: float
     evidence: tuple[Evidence, ...]
     fix: str
+    place: str | None = None  # the user's line, where there is one
+    then: str | None = None  # what bounds the run once this is gone
+    candidates: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBudget:
+    """Memory that this many workers would take, against what is free."""
+
+    workers: int
+    needed_bytes: int
+    free_bytes: int
+    fits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,6 +685,10 @@ class Diagnosis:
     loaders: tuple[LoaderWait, ...]
     machine: MachineUse
     notes: tuple[str, ...]
+    worker_budget: tuple[WorkerBudget, ...] = ()
+    restart_below_share: float | None = None  # a run that is less far than this gains by a restart with the first fix
+    epoch_parts: Mapping[str, float] | None = None  # seconds of a full epoch by part; they add up to the forecast
+    probes: Probes = Probes()
 
 
 # ---- tune ------------------------------------------------------------------------------------------------

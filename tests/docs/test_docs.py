@@ -58,3 +58,10 @@ def test_the_readme_opens_with_the_two_commands_which_the_makefile_has() -> None
 
 def test_ci_runs_make_test() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text().splitlines()[-1]
+
+
+def test_every_cause_has_its_paragraph_and_no_other_has() -> None:
+    from stoker.diagnose import CAUSES
+
+    heads = re.findall(r"^## ([a-z-]+)$", (DOCS / "causes.md").read_text(), re.MULTILINE)
+    assert sorted(heads) == sorted(CAUSES)

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import get_args
 
 from stoker.attribute import phases, steady
+from stoker.attribute.excise import excise
 from stoker.attribute.structure import Structure, ahead, find
 from stoker.attribute.timeline import Event, Segment, decode_events, segments
 from stoker.records import (
@@ -29,6 +30,7 @@ APART = {"validation", "checkpoint", "first_batch", "startup", "shutdown"}
 
 def attribute(track: Track) -> Attribution:
     """All of a track's time, named."""
+    track = excise(track)
     events = decode_events(track)
     structure = find(events, track.loaders, track.cuts, track.end_ns)
     row = [segment for segment in segments(track, events) if segment.kind is not Kind.PROBE]

@@ -33,6 +33,7 @@ def summarise(seen: Observation, track: Track, named: Attribution, prediction: P
     steady = named.steady
     primary = [one for one in named.passes if one.is_train and one.batches]
     size = _batch_size(track, named)
+    ours = {pid for bench in track.probes.benches for pid in bench.pids}
     return Diagnosis(
         wall_s=named.wall_s,
         steps=len(named.steps),
@@ -48,7 +49,7 @@ def summarise(seen: Observation, track: Track, named: Attribution, prediction: P
         hot_lines=named.hot_lines,
         ceilings=Ceilings(None, None),
         prediction=prediction,
-        workers=tuple(_worker(worker, seen.meters) for worker in seen.workers),
+        workers=tuple(_worker(worker, seen.meters) for worker in seen.workers if worker.pid not in ours),
         memory=_memory(track, seen.meters),
         device=_device(track, named, seen.meters),
         findings=(),

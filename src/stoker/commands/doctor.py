@@ -1,5 +1,6 @@
 """`stoker doctor`: why is it slow? Observe, attribute, forecast, report."""
 
+import dataclasses
 import os
 import signal
 import sys
@@ -8,12 +9,14 @@ from pathlib import Path
 
 import click
 
+from stoker.advise import advise
 from stoker.attribute import attribute
 from stoker.attribute.summary import summarise
+from stoker.diagnose import diagnose as judge
 from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError
 from stoker.ledger import Ledger, Row
-from stoker.predict import forecast
-from stoker.records import Diagnosis, Observation
+from stoker.predict import epoch_parts, forecast
+from stoker.records import Attribution, Diagnosis, Observation
 
 NEEDED_STEPS = 4
 """Fewer steps than this are not judged."""
@@ -76,8 +79,17 @@ def diagnose(directory: Path) -> tuple[Observation, Diagnosis]:
     seen = read(directory)
     track = seen.tracks[0]
     named = attribute(track)
-    epochs = track.epochs_planned
-    return seen, summarise(seen, track, named, forecast(named, epochs))
+    said = summarise(seen, track, named, forecast(named, track.epochs_planned))
+    said = dataclasses.replace(said, epoch_parts=_parts(named), probes=track.probes)
+    return seen, advise(judge(seen, track, named, said), seen)
+
+
+def _parts(named: Attribution) -> dict[str, float] | None:
+    parts = epoch_parts(named)
+    if parts is None:
+        return None
+    fields = {name.removesuffix("_s"): value for name, value in dataclasses.asdict(parts).items()}
+    return {name: float(value) for name, value in fields.items() if name != "steady_steps"}
 
 
 def _state(interrupted: bool, problem: StokerError | None) -> str:
@@ -156,6 +168,7 @@ class Live:
         from stoker.observe.progress import Progress
 
         self._progress = Progress(row.directory)
+        self._directory = row.directory
         self._started = self._said = time.monotonic()
         self._tty = sys.stderr.isatty()
         print(f"stoker: watching; records go to {row.directory}", file=sys.stderr)
@@ -168,8 +181,16 @@ class Live:
         self._said = now
         self._progress.update()
         seen = f"{self._progress.batches} batches, {self._progress.steps} optimizer steps"
-        text = f"stoker: {now - self._started:.0f} s, {seen}"
+        text = f"stoker: {now - self._started:.0f} s, {seen}{self._experiment()}"
         print(f"\r\x1b[K{text}\r" if self._tty else text, end="" if self._tty else "\n", file=sys.stderr, flush=True)
+
+    def _experiment(self) -> str:
+        """What is being tried right now, and what it will take, as the child said beforehand."""
+        try:
+            name, planned_s = (self._directory / "probing").read_text().split()
+        except (OSError, ValueError):
+            return ""
+        return f"; trying {name}, about {planned_s} s"
 
     def clear(self) -> None:
         """Leave the terminal clean."""

@@ -8,10 +8,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from stoker.observe import hooks, loaders, loggers, workers
+from stoker.observe import hooks, loaders, loggers, probe_starts, workers
 from stoker.observe.options import Options
 from stoker.observe.pace import Pace
 from stoker.observe.patches import Imports, Patches
+from stoker.observe.probe import Probes
 from stoker.observe.recorder import Recorder, about_process
 from stoker.observe.saves import Saves
 from stoker.observe.settings import Settings
@@ -58,6 +59,7 @@ class Observer:
             partial(loaders.install, torch, recorder, patches, pace),
             partial(workers.install, torch, recorder, patches),
             partial(self.saves.install, torch),
+            partial(self._prepare_probes, torch),
         ]
         for part in parts:
             try:
@@ -65,6 +67,12 @@ class Observer:
             except Exception as error:  # noqa: BLE001  the user's import must succeed
                 recorder.note("trouble", text=f"torch {torch.__version__} is not fully seen: {error!r}")
         recorder.note("torch", version=str(torch.__version__))
+
+    def _prepare_probes(self, torch: ModuleType) -> None:
+        """Experiments only where the run is a diagnostic one."""
+        if self.options.probe and not self.options.whole:
+            self.pace.probes = Probes(torch, self.recorder, self.options.budget_s, self.recorder.directory)
+            probe_starts.install(self.recorder, self.patches)
 
     def _logger(self, name: str) -> Any:
         return lambda module: loggers.install(name, module, self.recorder, self.patches)
@@ -90,6 +98,8 @@ class Observer:
         if self._closed:
             return
         self._closed = True
+        if self.pace.probes is not None:
+            self.pace.probes.finish()
         self.recorder.mark(Kind.EXIT)
         self.recorder.note("device", **hooks.device_facts())
         self.saves.clean()

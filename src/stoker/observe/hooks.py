@@ -235,7 +235,8 @@ def _copying(original: Callable[..., Any], recorder: Recorder) -> Callable[..., 
         if out is not self or args:
             here, there = _is_remote(self), _is_remote(out)
             if here != there:
-                span(Kind.SYNC if here else Kind.COPY, start, clock())
+                waits = not (kwargs.get("non_blocking") or any(arg is True for arg in args))
+                span(Kind.SYNC if here else Kind.COPY, start, clock(), int(waits))
         return out
 
     return copy

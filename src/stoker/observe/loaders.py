@@ -5,6 +5,7 @@ import functools
 import sys
 import weakref
 from _thread import get_ident
+from collections.abc import Callable
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
@@ -13,6 +14,7 @@ from stoker.observe.frames import Frames, users_frame
 from stoker.observe.pace import Epoch, Pace
 from stoker.observe.patches import Patches
 from stoker.observe.recorder import Recorder, clock
+from stoker.observe.workers import ORDERED, ROW
 from stoker.records import ARG, Kind
 
 STATE = "_stoker_epoch"
@@ -29,6 +31,7 @@ def install(torch: ModuleType, recorder: Recorder, patches: Patches, pace: Pace)
     _watch_iter(torch, known, recorder, patches, pace)
     _watch_next(module._BaseDataLoaderIter, recorder, patches, pace)  # noqa: SLF001
     _watch_retire(module._MultiProcessingDataLoaderIter, recorder, patches)  # noqa: SLF001
+    _watch_order(module._BaseDataLoaderIter, recorder, patches, pace)  # noqa: SLF001
 
 
 class Loaders:
@@ -61,7 +64,9 @@ def _watch_iter(torch: ModuleType, known: Loaders, recorder: Recorder, patches: 
             return _followed(self, original(self))
         recorder.ensure_running()
         number = known.number(self)
-        epoch = Epoch(number, length(self), False, torch.is_grad_enabled(), pace.backwards)
+        epoch = Epoch(number, length(self), False, torch.is_grad_enabled(), pace.backwards, source=self)
+        if pace.probes is not None:
+            pace.probes.interrupted()
         pace.begin(epoch)
         if not pace.epochs_noted and (found := planned(sys._getframe(1))) is not None:  # noqa: SLF001
             pace.epochs_noted = True
@@ -86,10 +91,33 @@ def _watch_iter(torch: ModuleType, known: Loaders, recorder: Recorder, patches: 
     patches.set(kind, "__iter__", __iter__)
 
 
+def _experiments(original: Any, recorder: Recorder, pace: Pace) -> Callable[[Any, Epoch], tuple[Any] | None]:
+    """What gives the loop a batch of an experiment instead of the next real one."""
+    put = recorder.put
+    wait, none = Kind.NEXT << 1, Kind.EXHAUSTED << 1 | 1
+
+    def experiment(iterator: Any, epoch: Epoch) -> tuple[Any] | None:
+        if pace.probes is None or not epoch.batches:
+            return None
+        epoch.trained = pace.backwards > epoch.backwards_before
+        try:
+            return pace.probes.turn(iterator, epoch, original)
+        except StopIteration:
+            number = epoch.loader << ARG
+            for value in (clock(), wait | number, clock(), none | number):
+                put(value)
+            pace.ended(epoch)
+            raise
+
+    return experiment
+
+
 def _watch_next(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> None:
     home, put = recorder.home, recorder.put
     original = kind.__next__
     wait, none = Kind.NEXT << 1, Kind.EXHAUSTED << 1 | 1
+
+    experiment = _experiments(original, recorder, pace)
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:  # noqa: N807
@@ -97,6 +125,9 @@ def _watch_next(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> 
         if epoch is None or get_ident() != home[0]:
             return original(self)
         number = epoch.loader << ARG
+        given = experiment(self, epoch)
+        if given is not None:
+            return given[0]
         now = clock()
         if not epoch.first_ns:
             epoch.bearable = can_bear_an_end(sys._getframe(1))  # noqa: SLF001
@@ -124,6 +155,7 @@ def _watch_next(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> 
         if not epoch.batches:
             recorder.note("batch", loader=epoch.loader, samples=_samples(batch))
         epoch.batches += 1
+        pace.delivered(epoch, batch)
         return batch
 
     patches.set(kind, "__next__", __next__)
@@ -133,6 +165,26 @@ def _let_go(iterator: Any) -> None:
     """End the workers of an epoch that ends early, as the last batch would have done."""
     if getattr(iterator, "_workers", None) and not iterator._persistent_workers:  # noqa: SLF001
         iterator._shutdown_workers()  # noqa: SLF001
+
+
+def _watch_order(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> None:
+    """What the sampler takes on the main thread, and the order it gives."""
+    home = recorder.home
+    original = kind._next_index  # noqa: SLF001
+
+    @functools.wraps(original)
+    def _next_index(self: Any) -> Any:
+        if get_ident() != home[0]:
+            return original(self)
+        start = clock()
+        index = original(self)
+        ordered = (ORDERED, start, clock(), 1)
+        recorder.batches.extend(ordered + (0,) * (ROW - len(ordered)))
+        if pace.probes is not None:
+            pace.probes.orders.recent.append(index)
+        return index
+
+    patches.set(kind, "_next_index", _next_index)
 
 
 def _watch_retire(kind: Any, recorder: Recorder, patches: Patches) -> None:

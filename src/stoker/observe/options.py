@@ -24,6 +24,7 @@ class Options:
     budget_s: float = 60.0
     cycle: bool = True
     path_before: str | None = None
+    probe: bool = True
     knobs: Mapping[str, Value] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:

@@ -5,9 +5,13 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from stoker.observe.options import Options
 from stoker.observe.recorder import Recorder, clock
+
+if TYPE_CHECKING:
+    from stoker.observe.probe import Probes
 
 TRAIN_STEPS, TRAIN_S, TRAIN_LONGEST_S = 40, 12.0, 30.0
 """An epoch of training ends after this many steps *and* seconds, or after the longest time."""
@@ -47,6 +51,9 @@ class Epoch:
     batches: int = 0
     over: bool = False
     ordinal: int = 0
+    source: Any = None
+    trained: bool = False
+    probed_ns: int = 0
 
 
 class Pace:
@@ -60,6 +67,7 @@ class Pace:
         self.loop_ns = 0
         self.cycles = 0
         self.epochs_noted = False
+        self.probes: Probes | None = None
         self._steps = options.steps
         self._budget_ns = int(options.budget_s * 1e9)
         self._recorder = recorder
@@ -105,13 +113,18 @@ class Pace:
             (late and not (epoch.bearable and self._cycle)) or (self._ranks.several and self._is_long_enough(now_ns))
         ):
             return END
-        if epoch.bearable and self._had_enough(epoch, trains, (now_ns - epoch.first_ns) / 1e9):
+        if epoch.bearable and self._had_enough(epoch, trains, (now_ns - epoch.first_ns - epoch.probed_ns) / 1e9):
             return CUT
         return ""
 
     def trains(self, epoch: Epoch) -> bool:
         """True if this epoch trains: gradients are on and a backward has come, or may still come."""
         return self.backwards > epoch.backwards_before or (epoch.grad and epoch.batches < NOT_TRAINING)
+
+    def delivered(self, epoch: Epoch, batch: Any) -> None:
+        """A real batch goes to the loop."""
+        if self.probes is not None:
+            self.probes.delivered(epoch, batch)
 
     def meet_optimizer(self) -> int:
         """A number for an optimizer that was not seen before."""

@@ -10,14 +10,24 @@ from stoker.errors import UsageError
 from stoker.observe import workers
 from stoker.observe.meters import machine
 from stoker.records import (
+    Bench,
+    Container,
     Cut,
+    Drain,
+    Inspection,
     Kind,
     Line,
     LoaderFacts,
     Machine,
+    Making,
     Meter,
     Observation,
+    Ordering,
+    Probes,
+    Replay,
+    Stretch,
     Track,
+    Window,
     WorkerBatch,
     WorkerTrack,
     decode,
@@ -193,6 +203,29 @@ class Process:
             event_ns=closing.get("event_ns"),
             call_ns=closing.get("call_ns"),
             batch_samples=tuple(n["samples"] for n in self.all("batch") if n["samples"] is not None),
+            probes=self._probes(),
+        )
+
+    def _probes(self) -> Probes:
+        """The experiments of this process."""
+        gathered = _plain(self.facts("gathered") or {})
+        padding = self.facts("padding") or {}
+        pickled = self.all("pickled")
+        container = gathered.pop("container", None)
+        inspection = self.facts("inspection")
+        return Probes(
+            windows=tuple(decode(Window, _plain(note)) for note in self.all("window")),
+            stretches=tuple(decode(Stretch, _plain(note)) for note in self.all("stretch")),
+            replays=tuple(decode(Replay, _plain(note)) for note in self.all("replay")),
+            drains=tuple(decode(Drain, _plain(note)) for note in self.all("drain")),
+            benches=tuple(decode(Bench, _plain(note)) for note in self.all("bench")),
+            makings=tuple(decode(Making, _plain(note)) for note in self.all("making")),
+            inspection=decode(Inspection, _plain(inspection)) if inspection else None,
+            container=decode(Container, container) if container else None,
+            padding_share=padding.get("share"),
+            pickled_bytes=max((note["bytes"] for note in pickled), default=None),
+            pickle_s=sum(note["seconds"] for note in pickled) if pickled else None,
+            **gathered,
         )
 
     def worker(self) -> WorkerTrack | None:
@@ -212,14 +245,29 @@ class Process:
             batches=batches,
             sample_lines=tuple(sample_lines),
             lines=self._places(),
+            ordering=self._ordering(),
+            makings=tuple(decode(Making, _plain(note)) for note in self.all("making")),
+            unpickle_s=max((note["seconds"] for note in self.all("unpickled")), default=None),
         )
 
-    def _batches(self) -> tuple[WorkerBatch, ...]:
+    def _rows(self) -> "list[array[int]]":
         numbers = self._numbers("batches")
-        rows = [numbers[i : i + workers.ROW] for i in range(0, len(numbers) - workers.ROW + 1, workers.ROW)]
+        return [numbers[i : i + workers.ROW] for i in range(0, len(numbers) - workers.ROW + 1, workers.ROW)]
+
+    def _ordering(self) -> Ordering | None:
+        rows = [row for row in self._rows() if row[0] == workers.ORDERED]
+        return Ordering(sum(row[2] - row[1] for row in rows) / 1e9, len(rows)) if rows else None
+
+    def _batches(self) -> tuple[WorkerBatch, ...]:
+        rows = self._rows()
         made = _like_the_one_before([row for row in rows if row[0] in (workers.MADE, workers.ALIKE)])
         sent = [row for row in rows if row[0] == workers.SENT]
         return tuple(_batch(row, sent[i] if i < len(sent) else None) for i, row in enumerate(made))
+
+
+def _plain(note: dict[str, Any]) -> dict[str, Any]:
+    """A note without what every note has."""
+    return {key: value for key, value in note.items() if key not in ("note", "t")}
 
 
 def _like_the_one_before(rows: list["array[int]"]) -> list["array[int]"]:
@@ -230,16 +278,19 @@ def _like_the_one_before(rows: list["array[int]"]) -> list["array[int]"]:
             last = row
         elif last is not None:
             scale = (row[2] - row[1]) / max(last[2] - last[1], 1)
-            row[5:] = array("q", [int(value * scale) for value in last[5:]])
+            row[5:16] = array("q", [int(value * scale) for value in last[5:16]])
+            row[16] = last[16]  # names only grow
+            row[17:19] = array("q", [int(value * scale) for value in last[17:19]])
     return rows
 
 
 def _facts_of(note: dict[str, Any]) -> LoaderFacts:
-    return decode(LoaderFacts, {key: value for key, value in note.items() if key not in ("note", "t")})
+    return decode(LoaderFacts, _plain(note))
 
 
 def _batch(made: "array[int]", sent: "array[int] | None") -> WorkerBatch:
-    _, start, end, samples, collated, user, system, _, queued, blocked, minor, major, read, disk, *_ = made
+    _, start, end, samples, collated, user, system, _, queued, blocked, minor, major, read, disk, *found = made
+    cpu, opens, names, requests, net, size, checksum, threads, private, *_ = found
     return WorkerBatch(
         begin_ns=start,
         end_ns=end,
@@ -257,4 +308,14 @@ def _batch(made: "array[int]", sent: "array[int] | None") -> WorkerBatch:
         disk_bytes=disk,
         sent_bytes=sent[4] if sent else 0,
         tensors=sent[5] if sent else 0,
+        process_cpu_s=cpu / 1e9,
+        opens=opens,
+        names=names,
+        requests=requests,
+        net_bytes=net,
+        result_bytes=size,
+        result_hash=checksum,
+        threads=threads,
+        private_bytes=private,
+        pickled_bytes=sent[3] if sent else 0,
     )

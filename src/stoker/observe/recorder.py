@@ -20,6 +20,8 @@ from stoker.records import ARG, Kind
 
 FLUSH_S = 0.25
 """What a kill -9 can cost at most, with a wide margin to the promised second."""
+LAST_S = 2.0
+"""How long the end waits for the thread that writes."""
 SAMPLE_S = 0.010
 SAMPLER_SHARE = 0.003
 """The sampler slows itself down until it takes no more than this share of one core."""
@@ -104,9 +106,9 @@ class Recorder:
 
     # ---- files
 
-    def flush(self) -> None:
+    def flush(self, wait_s: float = 0.0) -> None:
         """Append what is new to this process's files; a full disk ends the recording, never the run."""
-        if not self._lock.acquire(blocking=False):
+        if not (self._lock.acquire(timeout=wait_s) if wait_s else self._lock.acquire(blocking=False)):
             return
         try:
             if self.dead:
@@ -169,7 +171,7 @@ class Recorder:
         self._stop = True
         own = {"module_calls": self.module_calls[0], "own_ns": self.own_ns}
         self.note("closing", **own, event_ns=_cost_of_an_event(), call_ns=_cost_of_a_call())
-        self.flush()
+        self.flush(LAST_S)  # the thread may be writing just now, and what it has not seen yet must not be lost
 
 
 def about_process() -> dict[str, Any]:

@@ -7,20 +7,25 @@ its time in the run queue is files and sockets, and the kernel keeps these accou
 import functools
 import os
 import resource
+import time
 from _thread import get_ident
 from types import ModuleType
 from typing import Any
 
+from stoker.observe import probe_making
+from stoker.observe.meters import private_bytes
 from stoker.observe.patches import Patches
+from stoker.observe.probe_counts import COUNTS, fingerprint, threads
 from stoker.observe.recorder import Recorder, about_process, clock
 
-ROW = 16
+ROW = 24
 """Numbers in a row of a worker's file; the first says what the row is."""
-MADE, SENT, ALIKE = 0, 1, 2
-"""A batch with its accounts, the sending of one, and a short batch that is taken to be like the one before."""
-_NO_ACCOUNTS = (0,) * 11
+MADE, SENT, ORDERED, ALIKE = 0, 1, 2, 3
+"""A batch with its accounts, the sending of one, the sampler's part, and a short batch that is like the one before."""
 ACCOUNT_NS = 4_000_000
 """Reading the kernel's accounts costs some 40 us, so it is done once in this much time of making batches."""
+WEIGH_NS = 700_000_000
+"""Between two looks at a worker's memory; longer where looking takes long."""
 MOST_NODES = 4096
 """Parts of a batch looked at when counting its bytes."""
 
@@ -80,6 +85,8 @@ class Bench:
         self._accounts: Accounts | None = None
         self._thread = 0
         self._since_ns = ACCOUNT_NS
+        self._weigh_ns = 0
+        self.in_worker = False
 
     def init(self, original: Any) -> Any:
         """A fetcher whose collate function is timed."""
@@ -109,35 +116,55 @@ class Bench:
         def fetch(fetcher: Any, index: Any) -> Any:
             if get_ident() != home[0]:
                 return original(fetcher, index)
+            label = probe_making.PLAN.pop(0) if probe_making.PLAN else ""
             self.collated_ns = 0
             samples = len(index) if isinstance(index, list) else 1
-            if self._since_ns < ACCOUNT_NS:
+            if self._since_ns < ACCOUNT_NS and not label:
                 start = clock()
                 data = original(fetcher, index)
                 end = clock()
-                self.recorder.batches.extend((ALIKE, start, end, samples, self.collated_ns, *_NO_ACCOUNTS))
+                self._put((ALIKE, start, end, samples, self.collated_ns))
                 self._since_ns += end - start
                 return data
             accounts = self._accounts_of(home[0])
-            before, start = accounts.read(), clock()
-            data = original(fetcher, index)
-            end = clock()
-            self._row(start, end, samples, [b - a for a, b in zip(before, accounts.read(), strict=True)])
+            counted, before, start = COUNTS.read(), accounts.read(), clock()
+            if label:
+                data = probe_making.make(label, lambda: original(fetcher, index), samples, self.recorder)
+            else:
+                data = original(fetcher, index)
+            end, after = clock(), accounts.read()
+            cpu, opens, _, requests, net = (b - a for a, b in zip(counted, COUNTS.read(), strict=True))
+            found: tuple[int, ...] = (cpu, opens, COUNTS.read()[2], requests, net)
+            found += (*fingerprint(data), threads()) if label else (0, 0, 0)
+            found += (self._private_bytes(end),)
+            self._row(start, end, samples, [b - a for a, b in zip(before, after, strict=True)], found)
             return data
 
         return fetch
+
+    def _private_bytes(self, now: int) -> int:
+        """Memory of this worker alone, read now and then; 0 in between, and where the main thread makes batches."""
+        if not self.in_worker or now < self._weigh_ns:
+            return 0
+        before = time.thread_time_ns()
+        size = private_bytes(os.getpid()) or 0
+        self._weigh_ns = now + max(WEIGH_NS, 100 * (time.thread_time_ns() - before))
+        return size
 
     def _accounts_of(self, thread: int) -> Accounts:
         if self._accounts is None or self._thread != thread:
             self._accounts, self._thread = Accounts(), thread
         return self._accounts
 
-    def _row(self, start: int, end: int, samples: int, spent: list[int]) -> None:
+    def _row(self, start: int, end: int, samples: int, spent: list[int], found: tuple[int, ...]) -> None:
         user, system, ran, queued, *rest = spent
         wall = self._since_ns = end - start
         scale = ran / (user + system) if user + system else 0.0  # the scheduler's clock is finer than the two
         row = (MADE, start, end, samples, self.collated_ns, int(user * scale), int(system * scale), ran, queued)
-        self.recorder.batches.extend((*row, max(wall - ran - queued, 0), *rest, 0, 0))
+        self._put((*row, max(wall - ran - queued, 0), *rest, *found))
+
+    def _put(self, row: tuple[int, ...]) -> None:
+        self.recorder.batches.extend(row + (0,) * (ROW - len(row)))
 
     def forget(self) -> None:
         """In a new process the accounts are another thread's."""
@@ -152,6 +179,9 @@ def _watched_loop(original: Any, recorder: Recorder, bench: Bench) -> Any:
     def _worker_loop(*args: Any, **kwargs: Any) -> None:
         try:
             bench.forget()
+            bench.in_worker = True
+            COUNTS.forget()
+            COUNTS.start()
             worker = args[10] if len(args) > 10 else None  # noqa: PLR2004  worker_id's place in torch's signature
             recorder.note("worker", worker=worker, loader=recorder.iterating, **about_process())
             recorder.ensure_running()

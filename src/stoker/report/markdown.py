@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from stoker.records import Diagnosis
-from stoker.report import units
+from stoker.report import findings, units
 from stoker.report.terminal import SMALLEST_SHARE, headline
 
 
@@ -18,6 +18,7 @@ def _lines(diagnosis: Diagnosis, run: str, command: Sequence[str]) -> Iterator[s
     for name, text in headline(diagnosis):
         yield f"- **{name}** {text}"
     yield ""
+    yield from _findings(diagnosis)
     yield from _table(("phase", "seconds", "share"), [
         (phase.name, f"{phase.seconds:.3f}", units.share(phase.share))
         for phase in diagnosis.phases
@@ -32,6 +33,20 @@ def _lines(diagnosis: Diagnosis, run: str, command: Sequence[str]) -> Iterator[s
     yield ""
     for note in diagnosis.notes:
         yield f"- {note}"
+
+
+def _findings(diagnosis: Diagnosis) -> Iterator[str]:
+    for finding in diagnosis.findings:
+        yield f"## {finding.cause}\n"
+        rows = [(item.name, findings.value(item)) for item in finding.evidence]
+        yield from _table(("evidence", ""), rows)
+        yield ""
+        for one in finding.candidates:
+            changes = "may change results" if one.changes_results else "results stay the same"
+            yield f"- **{one.text}** (risk {one.risk}, {changes}, {one.horizon})"
+            if one.hint:
+                yield "".join(f"\n      {line}" for line in one.hint.splitlines())
+        yield ""
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -9,14 +9,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from stoker.records import Diagnosis, Finding, LoaderWait, Phase
-from stoker.report import units
+from stoker.records import Diagnosis, LoaderWait, Phase
+from stoker.report import findings, units
 
 BAR = 24
 SMALLEST_SHARE = 0.0005
 MOST_WORKERS = 8
 MOST_LINES = 6
-MOST_FINDINGS = 3
 
 
 def show(diagnosis: Diagnosis, run: str, console: Console) -> None:
@@ -36,6 +35,8 @@ def _note(note: str) -> Text:
 
 def _parts(diagnosis: Diagnosis, run: str) -> Iterator[RenderableType]:
     yield _box(diagnosis, run)
+    if diagnosis.findings:
+        yield _candidates(diagnosis)
     yield _phases(diagnosis)
     if diagnosis.step_phases:
         yield _step(diagnosis)
@@ -45,6 +46,10 @@ def _parts(diagnosis: Diagnosis, run: str) -> Iterator[RenderableType]:
         yield _workers(diagnosis)
     if diagnosis.hot_lines:
         yield _lines(diagnosis)
+    if diagnosis.worker_budget:
+        yield _budget(diagnosis)
+    if diagnosis.probes.windows:
+        yield _experiments(diagnosis)
     yield Text.from_markup(_machine(diagnosis))
     for note in diagnosis.notes:
         yield _note(note)
@@ -64,8 +69,8 @@ def _box(diagnosis: Diagnosis, run: str) -> Panel:
 
 def headline(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     """The box, line by line: what bounds the run, why, what to do, what it could bring, how long it will take."""
-    if diagnosis.findings:
-        yield from _judged(diagnosis.findings)
+    if diagnosis.verdict is not None:
+        yield from findings.headline(diagnosis)
     else:
         yield from _measured(diagnosis)
     yield "epoch", _epoch(diagnosis)
@@ -73,17 +78,6 @@ def headline(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if prediction is not None and prediction.run_s is not None:
         yield "run", units.seconds(prediction.run_s)
     yield "seen", _seen(diagnosis)
-
-
-def _judged(findings: tuple[Finding, ...]) -> Iterator[tuple[str, str]]:
-    first = findings[0]
-    yield "verdict", first.cause
-    yield "why", "; ".join(f"{item.name} {item.value} {item.unit}".strip() for item in first.evidence)
-    yield "next", first.fix
-    if first.gain_max is not None:
-        yield "at most", f"{first.gain_max:.2g}× faster"
-    for other in findings[1:MOST_FINDINGS]:
-        yield "also", other.cause
 
 
 def _measured(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
@@ -133,6 +127,33 @@ def _table(*columns: str) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+    return table
+
+
+def _candidates(diagnosis: Diagnosis) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in ("what to do", "how", "risk", "results", "when"):
+        table.add_column(column, overflow="fold")
+    for _, one in findings.candidates(diagnosis):
+        changes = "may change" if one.changes_results else "same"
+        table.add_row(Text(findings.short(one.text)), Text(findings.short(one.hint)), one.risk, changes, one.horizon)
+    return table
+
+
+def _budget(diagnosis: Diagnosis) -> Table:
+    table = _table("workers", "would take", "of free", "")
+    for row in diagnosis.worker_budget:
+        fits = "fits" if row.fits else "too much"
+        table.add_row(str(row.workers), units.size(row.needed_bytes), units.size(row.free_bytes), fits)
+    return table
+
+
+def _experiments(diagnosis: Diagnosis) -> Table:
+    table = _table("experiments", "planned", "took")
+    for row in findings.experiments(diagnosis):
+        table.add_row(*row)
+    table.caption = "cut out of all times above"
+    table.caption_justify = "left"
     return table
 
 

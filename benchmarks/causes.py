@@ -1,0 +1,140 @@
+"""Does the doctor name the true cause? Run it on the planted suite or on the five cases, and print who was right.
+
+    python benchmarks/causes.py planted [--only collate] [--which slow] [--scale small] [--repeats 1] [--json out.json]
+    python benchmarks/causes.py cases   [--only records] [--repeats 1] [--json out.json]
+
+Each script runs in a fresh process under the real `stoker doctor`. Data sets are made once and kept in --data.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+CASES = {
+    "records": {"per-item-fetch"},
+    "volumes": {"read-amplification"},
+    "events": {"shuffle-thrash"},
+    "images": {"request-latency"},
+    "text": {"tokenize", "repeated-work"},
+}
+TIMEOUT_S = 240
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One run of the doctor, held against what is true."""
+
+    name: str
+    expected: list[str]
+    verdict: str | None
+    findings: list[tuple[str, float | None]]
+    is_right: bool
+    seconds: float
+    trouble: str | None
+
+
+def judge(name: str, command: list[str], expected: set[str], forbidden: set[str], keep: Path | None) -> Judged:
+    """Run the doctor on one command."""
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "diagnosis.json"
+        words = [sys.executable, "-m", "stoker", "doctor", "--json", str(out), "--out", str(Path(scratch) / "run")]
+        env = dict(os.environ, PYTHONPATH=str(ROOT / "src"), COLUMNS="120")
+        began = time.perf_counter()
+        child = subprocess.run(
+            [*words, "--", *command],
+            cwd=scratch,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        seconds = time.perf_counter() - began
+        if not out.exists():
+            return Judged(name, sorted(expected), None, [], False, seconds, child.stderr[-600:])
+        said = json.loads(out.read_text())
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+            target = keep / name.replace("/", "-")
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(Path(scratch) / "run", target)
+        found = [(one["cause"], one["gain_max"]) for one in said["findings"]]
+        right = said["verdict"] in expected and not forbidden & {cause for cause, _ in found}
+        return Judged(name, sorted(expected), said["verdict"], found, right, seconds, None)
+
+
+def planted(args: argparse.Namespace) -> list[tuple[str, list[str], set[str], set[str]]]:
+    """The suite's cases as commands."""
+    sys.path.insert(0, str(args.suite.parent))
+    suite: Any = __import__("planted.suite", fromlist=["cases"])
+    found: list[tuple[str, list[str], set[str], set[str]]] = []
+    for case in suite.cases():
+        if (args.only and case.cause not in args.only) or case.which not in args.which or case.scale not in args.scale:
+            continue
+        data = args.data / "planted" / case.cause / case.which / case.scale
+        data.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, str(case.script), "--scale", case.scale, "--data", str(data)]
+        found.append((f"{case.cause}/{case.which}/{case.scale}", command, set(case.expected), set(case.forbidden)))
+    return found
+
+
+def cases(args: argparse.Namespace) -> list[tuple[str, list[str], set[str], set[str]]]:
+    """The five cases as commands; their data is made first."""
+    found: list[tuple[str, list[str], set[str], set[str]]] = []
+    for name, expected in CASES.items():
+        if args.only and name not in args.only:
+            continue
+        folder, data = args.examples / name, args.data / "cases" / name
+        if not data.exists():
+            subprocess.run([sys.executable, str(folder / "make_data.py"), "--out", str(data)], check=True)
+        out = args.data / "runs" / name
+        command = [sys.executable, str(folder / "train.py"), "--data", str(data), "--out", str(out)]
+        command += ["--shuffle", "--steps", "40"] if name == "events" else []  # six steps, its default, are no run
+        found.append((name, command, expected, set()))
+    return found
+
+
+def main() -> None:
+    """Judge what is asked for; a row as soon as it is there, and the JSON kept up to date."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["planted", "cases"])
+    parser.add_argument("--only", nargs="*")
+    parser.add_argument("--which", nargs="*", default=["slow", "healthy"])
+    parser.add_argument("--scale", nargs="*", default=["small", "large"])
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "stoker-causes")
+    parser.add_argument("--suite", type=Path, default=ROOT / "tests" / "planted", help="folder of the planted suite")
+    parser.add_argument("--examples", type=Path, default=ROOT / "examples", help="folder of the five cases")
+    parser.add_argument("--keep", type=Path, default=None, help="keep the records of each run in this folder")
+    parser.add_argument("--json", type=Path, default=None)
+    args = parser.parse_args()
+    todo = planted(args) if args.what == "planted" else cases(args)
+    rows = []
+    print("| script | said | right | seconds | findings (at most) |\n|---|---|---|---|---|")
+    for _ in range(args.repeats):
+        for name, command, expected, forbidden in todo:
+            row = judge(name, command, expected, forbidden, args.keep)
+            rows.append(row)
+            gains = ", ".join(f"{cause} {gain:.2f}" if gain else cause for cause, gain in row.findings)
+            mark = "yes" if row.is_right else f"NO, is {' or '.join(row.expected)}"
+            print(f"| {name} | {row.verdict} | {mark} | {row.seconds:.0f} | {gains or row.trouble or ''} |", flush=True)
+            if args.json:
+                args.json.write_text(json.dumps([asdict(one) for one in rows], indent=1) + "\n")
+    right = sum(row.is_right for row in rows)
+    slow = [row for row in rows if "/healthy/" not in row.name]
+    well = [row for row in rows if "/healthy/" in row.name]
+    print(f"\n{right} of {len(rows)} right; causes {sum(r.is_right for r in slow)} of {len(slow)}; ", end="")
+    print(f"healthy twins {sum(r.is_right for r in well)} of {len(well)}; longest {max(r.seconds for r in rows):.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Shares and probes become findings: one pure function for each cause, ordered by the gain they could bring."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from stoker.diagnose import compute, data, feeding, loop, ranks
+from stoker.diagnose.causes import CAUSES, RANK
+from stoker.diagnose.facts import GAIN, Facts, gather
+from stoker.records import Attribution, Ceilings, Diagnosis, Finding, Observation, Track
+
+RULES = (*data.RULES, *feeding.RULES, *loop.RULES, *compute.RULES, *ranks.RULES)
+INPUT = {rule.__name__.replace("_", "-") for rule in (*data.RULES, *feeding.RULES)}
+"""Causes that make the loop wait for data: they share one gain."""
+ALIKE = 0.6
+"""Of two findings, the more specific goes first if its gain is at least this share of the other's."""
+
+
+def diagnose(seen: Observation, track: Track, named: Attribution, said: Diagnosis) -> Diagnosis:
+    """The same diagnosis with ceilings, findings and verdict."""
+    facts = gather(seen, track, named, said)
+    if facts is None:
+        return said
+    found = order([found for rule in RULES if (found := rule(facts)) is not None], facts)
+    bound = compute.compute_bound(facts)
+    if bound is not None and not any(_matters(one) for one in found):
+        found.append(bound)
+    verdict = next((one.cause for one in found if _matters(one) or one is bound), "healthy")
+    if found and not any(_matters(one) or one is bound for one in found):
+        found = []
+    return dataclasses.replace(said, ceilings=_ceilings(facts), findings=tuple(_linked(found)), verdict=verdict)
+
+
+def _matters(one: Finding) -> bool:
+    """Worth a change: it brings speed, or averts a kill."""
+    return one.gain_max is None or one.gain_max >= GAIN
+
+
+def order(found: Sequence[Finding], facts: Facts) -> list[Finding]:
+    """Largest gain first; among about equal gains the more specific cause."""
+    left, ordered = list(found), []
+    while left:
+        most = max((one.gain_max or 1.0) - 1 for one in left)
+        near = [one for one in left if (one.gain_max or 1.0) - 1 >= ALIKE * most]
+        first = min(near, key=lambda one: _rank(one, facts))
+        ordered.append(first)
+        left.remove(first)
+    return ordered
+
+
+def _rank(one: Finding, facts: Facts) -> float:
+    if one.cause == "cold-cache" and not data.keeps_up_when_warm(facts):
+        return RANK["request-latency"] + 0.5  # not only the first epoch is slow
+    return float(RANK[one.cause])
+
+
+def _linked(found: Sequence[Finding]) -> list[Finding]:
+    """Each finding knows what bounds the run after it: the next one that is not about the same time."""
+    linked = []
+    for i, one in enumerate(found):
+        others = [later.cause for later in found[i + 1 :] if _is_input(later) != _is_input(one)]
+        after = next(iter(others), "compute-bound")
+        linked.append(dataclasses.replace(one, then=after if one.gain_max is not None else None))
+    return linked
+
+
+def _is_input(one: Finding) -> bool:
+    return one.cause in INPUT
+
+
+def _ceilings(facts: Facts) -> Ceilings:
+    size = facts.said.samples_per_s * facts.step_s if facts.said.samples_per_s else None
+    return Ceilings(
+        loader_samples_per_s=size / facts.loader_s if size and facts.loader_s else None,
+        compute_samples_per_s=size / facts.compute_s if size and facts.compute_s else None,
+    )
+
+
+__all__ = ["CAUSES", "RULES", "diagnose"]

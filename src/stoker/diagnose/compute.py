@@ -1,0 +1,117 @@
+"""Causes in the model's own work: precision, padding, shapes, compiling, and no cause at all."""
+
+from stoker.diagnose.causes import finding
+from stoker.diagnose.facts import GAIN, Facts
+from stoker.records import Finding
+
+HALF_SPEED_UP = 8.0
+"""Peak of bf16 matmul units against fp32 (A100: 312 against 19.5 TFLOP/s with, 156 without TF32)."""
+NOVEL = 0.3
+"""Share of batches with a shape not seen before that makes shapes new all the time."""
+NEW_SHAPE = 1.15
+"""Real steps against replayed ones, whose shapes are known."""
+FILLS = 0.9
+MODEL = ("forward", "loss", "backward", "optimizer", "zero_grad")
+MODEL_SHARE = 0.85
+"""Where the model runs on the host itself, its phases are its work."""
+RECOMPILES = 4
+
+
+def no_mixed_precision(facts: Facts) -> Finding | None:
+    """The type that hot operations really ran in."""
+    inspected = facts.probes.inspection
+    if inspected is None or not inspected.flops or facts.device_step_s is None or not facts.compute_s:
+        return None
+    fp32 = inspected.flops_by_dtype.get("float32", 0.0) / inspected.flops
+    if fp32 < 0.5 or inspected.matmul_precision != "highest":  # noqa: PLR2004
+        return None
+    busy = min(facts.device_step_s / facts.step_s, 1.0)
+    gain = 1 / (1 - busy * fp32 * (1 - 1 / HALF_SPEED_UP))
+    if gain < GAIN or busy < 0.5:  # noqa: PLR2004
+        return None
+    return finding(
+        "no-mixed-precision",
+        ("matmul and convolution work in fp32", fp32, "share"),
+        ("autocast", "on" if inspected.autocast else "off", ""),
+        ("TF32", "off", ""),
+        ("device busy in a step", busy, "share"),
+        gain=gain,
+        confidence=0.7,
+    )
+
+
+def padding(facts: Facts) -> Finding | None:
+    """Real ÷ padded elements."""
+    share = facts.probes.padding_share
+    if share is None or not facts.compute_s:
+        return None
+    gain = facts.loop_gain(0.0) if facts.is_data_bound else 1 / (1 - share * min(facts.compute_s / facts.step_s, 1.0))
+    if gain < GAIN or share < 0.1:  # noqa: PLR2004
+        return None
+    return finding("padding", ("elements that only fill up", share, "share"), gain=gain, confidence=0.8)
+
+
+def recompile(facts: Facts) -> Finding | None:
+    """What dynamo compiled, against the shapes seen."""
+    count, spent_s = facts.probes.recompiles, facts.probes.compile_s
+    if count is None or spent_s is None or count < RECOMPILES:
+        return None
+    loop_s = facts.named.wall_s - facts.named.startup_s
+    again_s = spent_s * (count - 1) / count
+    gain = loop_s / max(loop_s - again_s, 0.05 * loop_s)
+    if gain < GAIN:
+        return None
+    return finding(
+        "recompile",
+        ("graphs compiled", float(count), ""),
+        ("compiling", spent_s, "s"),
+        ("different shapes of batches", _number(facts.probes.shapes), ""),
+        gain=gain,
+    )
+
+
+def autotune_shapes(facts: Facts) -> Finding | None:
+    """Time against the novelty of shapes: a replayed shape is known."""
+    shapes, looked = facts.probes.shapes, facts.probes.shaped_batches
+    if not shapes or not looked or not facts.compute_s or (facts.probes.recompiles or 0) >= RECOMPILES:
+        return None
+    if not facts.probes.cudnn_benchmark:  # nothing searches for algorithms then
+        return None
+    if shapes / looked < NOVEL or shapes < 8 or facts.is_data_bound:  # noqa: PLR2004
+        return None
+    ratio = facts.step_s / facts.compute_s
+    if ratio < NEW_SHAPE:
+        return None
+    return finding(
+        "autotune-shapes",
+        ("batches with a new shape", shapes / looked, "share"),
+        ("a step with a new shape", facts.step_s, "s"),
+        ("a step with a known one", facts.compute_s, "s"),
+        ("cudnn.benchmark", "on" if facts.probes.cudnn_benchmark else "off", ""),
+        gain=ratio,
+    )
+
+
+def compute_bound(facts: Facts) -> Finding | None:
+    """Replay of cached batches is as slow as the real run."""
+    model_s = sum(facts.step_part(name) for name in MODEL)
+    whole_s = sum(phase.seconds for phase in facts.said.step_phases)
+    fills = bool(whole_s) and model_s >= MODEL_SHARE * whole_s
+    if not facts.compute_s or (facts.compute_s < FILLS * facts.step_s and not fills):
+        return None
+    return finding(
+        "compute-bound",
+        ("a step on cached batches", facts.compute_s, "s"),
+        ("a real step", facts.step_s, "s"),
+        ("device busy in it", facts.device_step_s, "s"),
+        gain=None,
+        share=min(facts.compute_s / facts.step_s, 1.0),
+        confidence=0.9,
+    )
+
+
+def _number(value: int | None) -> float | None:
+    return None if value is None else float(value)
+
+
+RULES = (no_mixed_precision, padding, recompile, autotune_shapes)

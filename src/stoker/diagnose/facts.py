@@ -1,0 +1,381 @@
+"""What the rules look at: a run's numbers, each computed once, in seconds, bytes and shares; None is unknown."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stoker.attribute.steady import quantile
+from stoker.records import (
+    Attribution,
+    Diagnosis,
+    Line,
+    LoaderFacts,
+    Observation,
+    Probes,
+    Track,
+    WorkerBatch,
+    WorkerTrack,
+)
+
+DATA_SHARE = 0.75
+"""The loader bounds the run if, by itself, it takes at least this share of a real step's time."""
+MADE_SHARE = 0.5
+"""Making a batch, divided by the workers, must take at least this share of a computed step to be why it is late."""
+ALONE_SHARE = 0.2
+"""… and at least this share with the cores to itself: below, others who use the machine are why."""
+FEWEST_BATCHES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Production:
+    """How batches are made, per sample, where waiting for a core does not count as making."""
+
+    batches: int
+    samples: float  # of one batch
+    wall_s: float
+    net_s: float
+    collate_s: float
+    cpu_s: float
+    process_cpu_s: float
+    blocked_s: float
+    system_s: float
+    queued_s: float
+    mean_wall_s: float
+    mean_net_s: float
+    mean_cpu_s: float  # of all threads
+    read_bytes: float
+    net_bytes: float
+    opens: float
+    requests: float
+    result_bytes: float
+    sent_bytes: float
+    pickled_bytes: float
+    tensors: float
+    send_s: float
+
+    @property
+    def blocked_share(self) -> float:
+        """The share of making that waits for files and sockets; threads that work meanwhile are work."""
+        beside = max(self.process_cpu_s - self.cpu_s, 0.0)
+        return max(self.blocked_s - beside, 0.0) / self.net_s if self.net_s else 0.0
+
+    @property
+    def collate_share(self) -> float:
+        """The share of making that puts samples together."""
+        return self.collate_s / self.wall_s if self.wall_s else 0.0
+
+
+def production(batches: Sequence[WorkerBatch]) -> Production | None:
+    """Medians over batches, per sample."""
+    made = [batch for batch in batches if batch.samples and batch.end_ns > batch.begin_ns]
+    if not made:
+        return None
+
+    def each(name: str) -> float:
+        return quantile([float(getattr(batch, name)) / batch.samples for batch in made], 0.5)
+
+    def mean(name: str) -> float:
+        return math.fsum(float(getattr(batch, name)) for batch in made) / sum(batch.samples for batch in made)
+
+    wall = [(batch.end_ns - batch.begin_ns) / 1e9 / batch.samples for batch in made]
+    net = [
+        max((batch.end_ns - batch.begin_ns) / 1e9 - batch.queued_s, batch.user_s + batch.system_s) / batch.samples
+        for batch in made
+    ]
+    return Production(
+        batches=len(made),
+        samples=quantile([float(batch.samples) for batch in made], 0.5),
+        wall_s=quantile(wall, 0.5),
+        net_s=quantile(net, 0.5),
+        collate_s=each("collate_s"),
+        cpu_s=quantile([(batch.user_s + batch.system_s) / batch.samples for batch in made], 0.5),
+        process_cpu_s=each("process_cpu_s"),
+        blocked_s=each("blocked_s"),
+        system_s=mean("system_s"),
+        queued_s=each("queued_s"),
+        mean_wall_s=math.fsum(wall) / len(wall),
+        mean_net_s=math.fsum(net) / len(net),
+        mean_cpu_s=mean("process_cpu_s"),
+        read_bytes=mean("read_bytes"),
+        net_bytes=mean("net_bytes"),
+        opens=mean("opens"),
+        requests=mean("requests"),
+        result_bytes=mean("result_bytes"),
+        sent_bytes=mean("sent_bytes"),
+        pickled_bytes=mean("pickled_bytes"),
+        tensors=mean("tensors"),
+        send_s=mean("send_s"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One run, ready to be judged."""
+
+    seen: Observation
+    track: Track
+    named: Attribution
+    said: Diagnosis
+    probes: Probes
+    facts: LoaderFacts | None
+    cores: float
+    wall_step_s: float  # as it was
+    step_s: float  # without what the main thread waited for a core
+    wait_s: float
+    compute_s: float | None
+    compute_worst_s: float | None
+    device_step_s: float | None
+    main_cpu_s: float | None  # of the main thread, in one step on cached batches
+    loader_s: float | None
+    workers: int
+    real: Production | None
+    makers: tuple[WorkerTrack, ...]
+    benches: dict[str, tuple[WorkerBatch, ...]]
+    epochs: int
+
+    # ---- gains
+
+    def step_gain(self, new_step_s: float) -> float:
+        """The speed-up if a step took this long, but never less than the compute ceiling allows."""
+        floor = min(self.compute_s or 0.0, self.step_s)
+        return self.step_s / max(new_step_s, floor, 1e-9)
+
+    def data_gain(self, kept_share: float) -> float:
+        """The speed-up if making a batch took only this share of what it takes."""
+        made_s = (self.loader_s or self.wait_s) * kept_share  # how long it takes to make one
+        rest_s = self.compute_s if self.compute_s is not None else self.step_s - self.wait_s
+        return self.step_gain(max(made_s, rest_s) if self.workers else made_s + self.step_s - self.wait_s)
+
+    def loop_gain(self, saved_s: float) -> float:
+        """The speed-up of a step if this much of the main thread's time went; the device still has its own to do."""
+        return self.wall_step_s / max(self.wall_step_s - saved_s, self.device_step_s or 0.0, 1e-9)
+
+    def host_gain(self, saved_s: float) -> float:
+        """The speed-up of a step if this much of the host's own work went, with the cores to itself."""
+        saved_s *= min(self.step_s / self.wall_step_s, 1.0)
+        return self.step_s / max(self.step_s - saved_s, self.device_step_s or 0.0, 1e-9)
+
+    def epoch_gain(self, saved_s: float) -> float | None:
+        """The speed-up of a full epoch if this much of it went."""
+        whole = self.epoch_s
+        device_s = (self.device_step_s or 0.0) * (self.said.steps_per_epoch or 0)  # it may be waited for anywhere
+        return whole / max(whole - saved_s, device_s, 0.05 * whole) if whole else None
+
+    @property
+    def epoch_s(self) -> float | None:
+        """The forecast of a full epoch; without one, what was seen of the loop."""
+        if self.said.prediction is not None:
+            return self.said.prediction.epoch_s
+        loop = self.named.wall_s - self.named.startup_s - self.seconds("shutdown")
+        return loop if loop > 0 else None
+
+    # ---- states
+
+    @property
+    def potential(self) -> float:
+        """How much faster the loop runs on batches that are there already."""
+        return self.step_s / self.compute_s if self.compute_s else self.step_s / max(self.step_s - self.wait_s, 1e-9)
+
+    @property
+    def waits(self) -> bool:
+        """True if the loop is slower than on cached batches, and by its loader."""
+        if self.potential < GAIN or (self.compute_worst_s and self.step_s / self.compute_worst_s < NOISE):
+            return False
+        if not self.workers:
+            return self.wait_s / self.step_s > 1 - 1 / GAIN
+        return self.loader_s is None or max(self.loader_s, self.made_wall_s) >= DATA_SHARE * self.step_s
+
+    @property
+    def made_wall_s(self) -> float:
+        """Seconds a batch that workers took in the run itself, whoever else used the cores."""
+        return self.real.mean_wall_s * self.real.samples / max(self.workers, 1) if self.real else 0.0
+
+    @property
+    def made_s(self) -> float | None:
+        """Seconds a batch if workers had the cores to themselves: what waiting for a core adds is others' doing."""
+        if self.real is None:
+            return None
+        net_s, cpu_s = self.real.mean_net_s * self.real.samples, self.real.mean_cpu_s * self.real.samples
+        return max(net_s / max(self.workers, 1), cpu_s / self.cores)
+
+    @property
+    def ideal_step_s(self) -> float:
+        """A step if nobody else used the machine."""
+        made_s, compute_s = self.made_s or 0.0, self.compute_s or self.step_s - self.wait_s
+        return max(made_s, compute_s) if self.workers else made_s + compute_s
+
+    @property
+    def is_data_bound(self) -> bool:
+        """True if the loop waits for data, and making them takes long enough to be the reason."""
+        if not self.waits or self.compute_s is None or self.real is None or not self.workers:
+            return self.waits
+        return self.made_wall_s >= MADE_SHARE * self.compute_s and (self.made_s or 0.0) >= ALONE_SHARE * self.compute_s
+
+    @property
+    def is_data_bound_alone(self) -> bool:
+        """True if the loop would also wait on a machine that nobody else uses."""
+        if not self.is_data_bound or self.compute_s is None:
+            return self.is_data_bound
+        return self.ideal_step_s / self.compute_s >= GAIN
+
+    @property
+    def demand_cores(self) -> float | None:
+        """Cores that the run would use on a machine of its own: below what there is, some were idle."""
+        if self.real is None:
+            return None
+        if not self.workers:
+            return 1.0
+        return (self.real.mean_cpu_s * self.real.samples + (self.main_cpu_s or 0.0)) / self.ideal_step_s
+
+    def bench(self, label: str) -> Production | None:
+        """How batches of this label were made."""
+        return production(self.benches.get(label, ()))
+
+    def rate_s(self, name: str) -> float | None:
+        """Seconds a batch of the benches for throughput of this name."""
+        found = [bench.seconds for bench in self.probes.benches if bench.name == name and bench.seconds]
+        return sum(found) / len(found) if found else None
+
+    def rate_ratio(self, name: str) -> float | None:
+        """How many times faster batches come in this variant than as it is; measured in turns, minutes apart never."""
+        as_is, other = self.rate_s("as is"), self.rate_s(name)
+        return as_is / other if as_is and other else None
+
+    def sampled_s(self, holds: Callable[[Line], bool]) -> float:
+        """Seconds of the main thread in places that the sampler saw and `holds` accepts."""
+        lines = self.track.lines
+        count = sum(1 for number in self.track.sample_lines if holds(lines[number]))
+        return count / max(len(self.track.sample_lines), 1) * self.named.wall_s
+
+    def seconds(self, phase: str) -> float:
+        """Seconds of a phase over the whole run."""
+        return next((one.seconds for one in self.named.phases if one.name == phase), 0.0)
+
+    def step_part(self, phase: str) -> float:
+        """Seconds of a phase in a steady step."""
+        return next((one.seconds for one in self.said.step_phases if one.name == phase), 0.0)
+
+
+GAIN = 1.05
+"""Below this a finding is not worth a change (CAUSES: healthy)."""
+NOISE = 1.03
+"""What must be left of a gain when the slowest replay is held against it."""
+
+
+def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis) -> Facts | None:
+    """The facts of a run; None if it had no steady steps to judge."""
+    if named.steady is None or not named.steps:
+        return None
+    probes = track.probes
+    trains = [wait for wait in named.loaders if wait.role == "train"]
+    facts = max(trains, key=lambda wait: wait.batches).facts if trains else None
+    workers = facts.num_workers if facts else 0
+    steady = [named.steps[i] for i in named.steady.steps]
+    wait_s = math.fsum(step.parts.get("data_wait", 0.0) for step in steady) / len(steady)
+    devices = [r.device_s / r.steps for r in probes.replays if r.steps and r.device_s is not None]
+    device_s = quantile(devices, 0.5) if devices else 0.0
+    real_s = _whole_step_s(named, said, facts)
+    step_s = max(real_s - _queued_s(probes), 0.5 * real_s, device_s, 1e-9)
+    replays = [max((r.seconds - r.queued_s) / r.steps, device_s) for r in probes.replays if r.steps]
+    cpus = [replay.cpu_s / replay.steps for replay in probes.replays if replay.steps]
+    compute_s = quantile(replays, 0.5) if replays else None
+    makers = _makers(seen, track, facts, probes)
+    benches = _benches(seen, probes)
+    epochs = track.epochs_planned or len({step.epoch for step in named.steps})
+    return Facts(
+        seen=seen,
+        track=track,
+        named=named,
+        said=said,
+        probes=probes,
+        facts=facts,
+        cores=min([seen.machine.cores, *_quotas(seen, probes)]),
+        wall_step_s=real_s,
+        step_s=step_s,
+        wait_s=wait_s,
+        compute_s=compute_s,
+        compute_worst_s=max(replays, default=None),
+        device_step_s=device_s or None,
+        main_cpu_s=quantile(cpus, 0.5) if cpus else None,
+        loader_s=_loader_s(probes, workers, step_s, wait_s, compute_s),
+        workers=workers,
+        real=production(_rows(makers, probes)),
+        makers=makers,
+        benches=benches,
+        epochs=max(epochs, len([one for one in named.passes if one.is_train and one.batches > 1])),
+    )
+
+
+def _whole_step_s(named: Attribution, said: Diagnosis, facts: LoaderFacts | None) -> float:
+    """A step of a whole epoch: where epochs are short, their first steps count as much as steady ones."""
+    assert named.steady is not None
+    parts, length = said.epoch_parts, said.steps_per_epoch
+    if not parts or not length:
+        return named.steady.mean_step_s
+    keeps = facts is not None and (facts.persistent_workers or not facts.num_workers)
+    first_s = parts["first_batch"] if keeps else 0.0  # starting workers is a cause of its own
+    return (first_s + parts["head"] + parts["steady"]) / length
+
+
+def _quotas(seen: Observation, probes: Probes) -> list[float]:
+    limits = [seen.machine.quota_cores, probes.container.quota_cores if probes.container else None]
+    return [limit for limit in limits if limit]
+
+
+def _queued_s(probes: Probes) -> float:
+    """What the main thread waited for a core in a real step: others' doing, and taken off like in a replay."""
+    steps = sum(stretch.steps for stretch in probes.stretches)
+    if probes.container is not None and (probes.container.throttled_s or 0.0) > 0.02 * probes.container.seconds:
+        return 0.0  # a quota, not others
+    return math.fsum(stretch.queued_s for stretch in probes.stretches) / steps if steps else 0.0
+
+
+def _loader_s(probes: Probes, workers: int, step_s: float, wait_s: float, compute_s: float | None) -> float | None:
+    """Seconds a batch that the loader needs by itself."""
+    if not workers:
+        return wait_s
+    drains = [drain.seconds / drain.batches for drain in probes.drains if drain.batches]
+    if drains:
+        return quantile(drains, 0.5)
+    waits = wait_s > 0.3 * step_s and (compute_s is None or step_s > 1.1 * compute_s)
+    return step_s if waits else None
+
+
+def _makers(seen: Observation, track: Track, facts: LoaderFacts | None, probes: Probes) -> tuple[WorkerTrack, ...]:
+    """The processes that made batches for training."""
+    ours = {pid for bench in probes.benches for pid in bench.pids}
+    if facts is None:
+        return ()
+    if not facts.num_workers:
+        return tuple(worker for worker in seen.workers if worker.pid == track.pid)
+    made = [worker for worker in seen.workers if worker.worker is not None and worker.pid not in ours]
+    known = [worker for worker in made if worker.loader == facts.loader]
+    return tuple(known or made)
+
+
+def _rows(makers: Sequence[WorkerTrack], probes: Probes) -> list[WorkerBatch]:
+    """Real batches: the first of each process is its start, and those of a bench are not the run's."""
+    windows = [(bench.start_ns, bench.end_ns) for bench in probes.benches if not bench.workers]
+    rows = []
+    for worker in makers:
+        real = [b for b in worker.batches if not any(start <= b.begin_ns < end for start, end in windows)]
+        rows += real[1:] if len(real) > FEWEST_BATCHES else real
+    return rows
+
+
+def _benches(seen: Observation, probes: Probes) -> dict[str, tuple[WorkerBatch, ...]]:
+    """Batches of benches that one process made, by label."""
+    found: dict[str, list[WorkerBatch]] = {}
+    for bench in probes.benches:
+        if bench.workers > 1:
+            continue
+        pids = set(bench.pids)
+        for worker in seen.workers:
+            if bench.workers and worker.pid not in pids:
+                continue
+            rows = [b for b in worker.batches if bench.start_ns <= b.begin_ns < bench.end_ns]
+            if not bench.workers and worker.worker is not None:
+                continue
+            for label, row in zip(bench.labels, rows, strict=False):
+                found.setdefault(label, []).append(row)
+    return {label: tuple(rows) for label, rows in found.items()}

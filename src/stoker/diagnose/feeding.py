@@ -1,0 +1,268 @@
+"""Causes in how batches reach the loop: workers, their start, their number, their memory, their transport."""
+
+from itertools import pairwise
+
+from stoker.attribute.steady import quantile
+from stoker.diagnose.causes import finding
+from stoker.diagnose.facts import GAIN, Facts
+from stoker.records import Finding
+
+IDLE_CORES = 0.4
+"""Less than this is no idle core, just a gap."""
+SPEED_UP = 1.12
+"""What another number of workers or threads must bring on the same machine, minutes apart."""
+IN_FLIGHT = 0.8
+"""Share of /dev/shm that batches in flight may fill before it counts as small."""
+MANY_OBJECTS, MANY_BYTES = 1000, 16 << 20
+"""Objects pickled one by one, and bytes through a pipe instead of shared memory, that make transport visible."""
+GROWTH_BYTES_PER_S, GROWTH_LEAST_BYTES = 1 << 20, 24 << 20
+"""Private memory of one worker: how fast and how much it must grow."""
+THROTTLED = 0.02
+"""Seconds held back in a second; other processes that use the cores make it less than it would be alone."""
+
+
+def too_few_workers(facts: Facts) -> Finding | None:
+    """Idle cores while the loop waits."""
+    made, demand = facts.real, facts.demand_cores
+    if not facts.is_data_bound_alone or made is None or demand is None or made.blocked_share > 0.5:  # noqa: PLR2004
+        return None
+    idle = facts.cores - demand
+    if idle < IDLE_CORES or facts.workers >= facts.cores:
+        return None
+    make_s = made.net_s * made.samples
+    main_s = facts.main_cpu_s or 0.0
+    possible_s = max(make_s / facts.cores, main_s) if facts.workers else make_s / max(facts.cores - 0.5, 1.0)
+    new_step_s = max(possible_s, facts.compute_s or 0.0)
+    gain = facts.step_gain(new_step_s)
+    measured = facts.rate_ratio("cores")
+    if measured is not None and measured < SPEED_UP:
+        return None
+    if gain < GAIN:
+        return None
+    return finding(
+        "too-few-workers",
+        ("workers", float(facts.workers), ""),
+        ("cores idle while waiting", idle, ""),
+        ("making a batch", make_s, "s"),
+        ("rate with as many workers as cores", measured, "ratio"),
+        gain=gain,
+    )
+
+
+def too_many_workers(facts: Facts) -> Finding | None:
+    """As many workers as cores are faster than what is set."""
+    measured = facts.rate_ratio("cores")
+    if not facts.is_data_bound or facts.workers <= facts.cores or not measured:
+        return None
+    if facts.real is not None and facts.real.blocked_share > 0.5:  # noqa: PLR2004  they wait, they do not compete
+        return None
+    if measured < SPEED_UP:
+        return None
+    gain = facts.data_gain(1 / measured)
+    if gain < GAIN:
+        return None
+    return finding(
+        "too-many-workers",
+        ("workers", float(facts.workers), ""),
+        ("cores", facts.cores, ""),
+        ("rate with as many as there are cores", measured, "ratio"),
+        ("waiting for a core, of making", _queued_share(facts), "share"),
+        gain=gain,
+    )
+
+
+def _queued_share(facts: Facts) -> float | None:
+    return facts.real.queued_s / facts.real.wall_s if facts.real and facts.real.wall_s else None
+
+
+def thread_oversubscription(facts: Facts) -> Finding | None:
+    """One thread in each worker is faster."""
+    measured = facts.rate_ratio("threads")
+    if not facts.is_data_bound or measured is None or measured < SPEED_UP:
+        return None
+    threads = max((row.threads for rows in facts.benches.values() for row in rows), default=0)
+    gain = facts.data_gain(1 / measured)
+    if gain < GAIN:
+        return None
+    return finding(
+        "thread-oversubscription",
+        ("threads in each worker", float(threads) or None, ""),
+        ("workers", float(facts.workers), ""),
+        ("cores", facts.cores, ""),
+        ("rate with one thread in each worker", measured, "ratio"),
+        gain=gain,
+    )
+
+
+def cpu_quota(facts: Facts) -> Finding | None:
+    """The control group holds the run back."""
+    container = facts.probes.container
+    if container is None or container.quota_cores is None or not container.throttled_s or not container.seconds:
+        return None
+    share = min(container.throttled_s / container.seconds, 0.9)
+    if share < THROTTLED or container.quota_cores >= facts.seen.machine.cores:
+        return None
+    most = facts.seen.machine.cores / container.quota_cores
+    gain = min(facts.potential if facts.waits else 1 / (1 - share), most)
+    if gain < GAIN or not (facts.waits or facts.device_step_s is None):
+        return None
+    return finding(
+        "cpu-quota",
+        ("quota", container.quota_cores, "cores"),
+        ("cores that can be seen", float(facts.seen.machine.cores), ""),
+        ("held back", container.throttled_s, "s"),
+        ("of", container.seconds, "s"),
+        gain=gain,
+    )
+
+
+def shm_small(facts: Facts) -> Finding | None:
+    """Free /dev/shm against the bytes in flight."""
+    container, made = facts.probes.container, facts.real
+    if container is None or not container.shm_bytes or made is None or facts.facts is None or not facts.workers:
+        return None
+    size = max(made.sent_bytes, made.pickled_bytes) * made.samples
+    in_flight = size * facts.workers * (facts.facts.prefetch_factor or 2)
+    if in_flight < IN_FLIGHT * container.shm_bytes or not facts.waits:
+        return None
+    through_pipe = made.pickled_bytes > 0.5 * made.sent_bytes
+    return finding(
+        "shm-small",
+        ("shared memory there is", float(container.shm_bytes), "B"),
+        ("bytes in flight", in_flight, "B"),
+        ("went through the pipe instead", "yes" if through_pipe else None, ""),
+        gain=facts.data_gain(0.0),
+    )
+
+
+def ipc(facts: Facts) -> Finding | None:
+    """Workers are done, the loop still waits."""
+    made = facts.real
+    if not facts.waits or made is None or not facts.workers or not facts.loader_s:
+        return None
+    made_s = facts.made_s or 0.0
+    receiving = [drain.cpu_s / drain.batches for drain in facts.probes.drains if drain.batches]
+    received_s = quantile(receiving, 0.5) if receiving else 0.0
+    objects, size = made.tensors * made.samples, made.pickled_bytes * made.samples
+    if made_s > 0.6 * facts.loader_s:
+        return None
+    if objects < MANY_OBJECTS and size < MANY_BYTES and received_s < 0.3 * facts.loader_s:
+        return None
+    gain = facts.data_gain(made_s / facts.loader_s)
+    if gain < GAIN:
+        return None
+    return finding(
+        "ipc",
+        ("making a batch, all workers together", made_s, "s"),
+        ("from one batch to the next at the loop", facts.loader_s, "s"),
+        ("receiving it, on the main thread", received_s or None, "s"),
+        ("arrays in a batch", objects, ""),
+        ("pickled bytes in a batch", size, "B"),
+        gain=gain,
+    )
+
+
+# ---- starts ------------------------------------------------------------------------------------------------
+
+
+def worker_respawn(facts: Facts) -> Finding | None:
+    """The first batch of every epoch is late, and other processes make it."""
+    loader = facts.facts
+    if loader is None or not facts.workers or loader.persistent_workers:
+        return None
+    passes = [one for one in facts.named.passes if one.is_train and one.batches and one.loader == loader.loader]
+    starts = len({worker.pid for worker in facts.makers})
+    if len(passes) < 2 or starts <= facts.workers or facts.epochs < 2:  # noqa: PLR2004
+        return None
+    make_s = facts.real.wall_s * facts.real.samples if facts.real else 0.0
+    first_s = quantile([one.first_batch_s for one in passes[1:]], 0.5)
+    retire_s = quantile([one.retire_s for one in passes], 0.5)
+    lost_s = max(first_s - make_s, 0.0) + retire_s
+    gain = facts.epoch_gain(lost_s)
+    if gain is None or gain < GAIN:
+        return None
+    return finding(
+        "worker-respawn",
+        ("first batch of an epoch", first_s, "s"),
+        ("a full epoch", facts.epoch_s, "s"),
+        ("worker processes seen", float(starts), ""),
+        ("epochs", float(len(passes)), ""),
+        gain=gain,
+    )
+
+
+def dataset_pickle(facts: Facts) -> Finding | None:
+    """Pickled size and time of the data set, before the very first batch."""
+    probes, loader = facts.probes, facts.facts
+    if probes.pickled_bytes is None or probes.pickle_s is None or loader is None:
+        return None
+    starts = max(len(facts.makers) // max(facts.workers, 1), 1)
+    unpickled = [w.unpickle_s for w in facts.seen.workers if w.unpickle_s is not None]
+    lost_s = probes.pickle_s / starts + max(unpickled, default=0.0)
+    wall = facts.named.wall_s
+    first = next(iter(facts.said.first_batch_s), None)
+    gain = wall / max(wall - lost_s, 0.05 * wall)
+    if gain < GAIN:
+        return None
+    return finding(
+        "dataset-pickle",
+        ("pickled", float(probes.pickled_bytes), "B"),
+        ("pickling and unpickling at the start", lost_s, "s"),
+        ("first batch of the run", first, "s"),
+        ("start method", loader.start_method, ""),
+        gain=gain,
+    )
+
+
+def ram_growth(facts: Facts) -> Finding | None:
+    """Slope of private memory of each worker."""
+    slopes = []
+    for worker in facts.makers:
+        if worker.worker is None:
+            continue
+        points = [(row.end_ns / 1e9, float(row.private_bytes)) for row in worker.batches if row.private_bytes]
+        slope = _slope(points)
+        if slope is not None:
+            slopes.append(slope)
+    if not slopes:
+        return None
+    per_s = quantile([slope for slope, _ in slopes], 0.5)
+    grown = quantile([grown for _, grown in slopes], 0.5)
+    if per_s < GROWTH_BYTES_PER_S or grown < GROWTH_LEAST_BYTES:
+        return None
+    return finding(
+        "ram-growth",
+        ("each worker grows by", per_s, "B/s"),
+        ("grown while watched", grown, "B"),
+        ("workers", float(facts.workers), ""),
+        gain=None,
+        confidence=0.8,
+    )
+
+
+def _slope(points: list[tuple[float, float]]) -> tuple[float, float] | None:
+    """Bytes a second and bytes in all while memory creeps; a jump is a table that was made, not a leak."""
+    if len(points) < 3:  # noqa: PLR2004
+        return None
+    grown = points[-1][1] - points[0][1]
+    jump = max(after - before for (_, before), (_, after) in pairwise(points))
+    if grown <= 0 or jump > ONE_JUMP * grown:
+        return None
+    full_s = next(time_s for time_s, size in points if size - points[0][1] >= 0.95 * grown)
+    return grown / max(full_s - points[0][0], 1e-9), grown
+
+
+ONE_JUMP = 0.75
+
+
+RULES = (
+    shm_small,
+    cpu_quota,
+    thread_oversubscription,
+    too_many_workers,
+    ipc,
+    worker_respawn,
+    dataset_pickle,
+    too_few_workers,
+    ram_growth,
+)

@@ -1,0 +1,247 @@
+"""Causes in the loop itself: what the main thread does between batches, and what comes once in an epoch."""
+
+from collections import Counter
+
+from stoker.diagnose.causes import finding
+from stoker.diagnose.facts import GAIN, Facts
+from stoker.records import ARG, Finding, Kind, Line
+
+EACH_STEP = 0.5
+"""Syncs in a step from which they count as "in every step"."""
+IN_ONE_CALL, PICKING = 48, 0.15
+"""Operations that one line starts in one call, and the share of them that picks out parts of tensors."""
+HOST_BUSY = 0.75
+"""Device busy share of a replayed step below which the host is the bound."""
+
+
+def host_sync(facts: Facts) -> Finding | None:
+    """Count and duration of waits for the device; the device's own work stays."""
+    waited_s = facts.step_part("sync")
+    steps = max(len(facts.named.steps), 1)
+    count = facts.named.syncs / steps
+    if count < EACH_STEP or not waited_s:
+        return None
+    gain = facts.loop_gain(waited_s)
+    if gain < GAIN:
+        return None
+    return finding(
+        "host-sync",
+        ("waits for the device in a step", count, ""),
+        ("waited in a step", waited_s, "s"),
+        ("device busy in a step", facts.device_step_s, "s"),
+        ("a step", facts.step_s, "s"),
+        gain=gain,
+        confidence=0.9 if facts.device_step_s is not None else 0.5,
+        place=_line(facts, "sync"),
+    )
+
+
+def blocking_copy(facts: Facts) -> Finding | None:
+    """Time inside copies to the device."""
+    copied_s = facts.step_part("transfer") * _waiting_share(facts)
+    gain = facts.loop_gain(copied_s)
+    if gain < GAIN or copied_s < 0.05 * facts.step_s:
+        return None
+    return finding(
+        "blocking-copy",
+        ("copying to the device in a step", copied_s, "s"),
+        ("device busy in a step", facts.device_step_s, "s"),
+        ("a step", facts.step_s, "s"),
+        ("pin_memory", "on" if facts.facts and facts.facts.pin_memory else "off", ""),
+        gain=gain,
+        confidence=0.9 if facts.device_step_s is not None else 0.6,
+        place=_line(facts, "transfer"),
+    )
+
+
+def _waiting_share(facts: Facts) -> float:
+    """The share of the time in copies that was in copies which wait, or in such as were not short all the same."""
+    spans: list[tuple[float, bool]] = []
+    start = 0
+    for time_ns, code in zip(facts.track.times_ns, facts.track.codes, strict=True):
+        if code >> 1 & KIND != Kind.COPY:
+            continue
+        if code & 1:
+            spans.append(((time_ns - start) / 1e9, bool(code >> ARG)))
+        start = time_ns
+    whole = sum(seconds for seconds, _ in spans)
+    waited = sum(seconds for seconds, waits in spans if waits or seconds > SHORT_COPY_S)
+    return waited / whole if whole else 0.0
+
+
+SHORT_COPY_S = 2e-3
+"""A copy that does not wait returns in far less; a pageable one of many bytes does not."""
+KIND = (1 << ARG - 1) - 1
+
+
+def python_loop(facts: Facts) -> Finding | None:
+    """Many tiny operations from one line, in one call of its function."""
+    inspected = facts.probes.inspection
+    if inspected is None or not inspected.lines or not facts.compute_s:
+        return None
+    line = max(inspected.lines, key=lambda one: one.in_one_call)
+    if line.in_one_call < IN_ONE_CALL or line.picks < PICKING * line.ops:
+        return None
+    if facts.device_step_s and facts.device_step_s > HOST_BUSY * facts.compute_s:
+        return None
+    if (line.file, line.line) in _log_lines(facts):
+        return None  # what a line makes for its log is logging's
+    saved_s = _line_s(facts, line.file, line.line)
+    forward_s = sum(facts.step_part(name) for name in ("forward", "loss", "other"))
+    saved_s += facts.step_part("backward") * min(saved_s / forward_s, 1.0) if forward_s else 0.0
+    gain = facts.host_gain(saved_s)
+    if gain < GAIN:
+        return None
+    return finding(
+        "python-loop",
+        ("operations in a step", float(inspected.ops), ""),
+        ("from one line in one call", float(line.in_one_call), ""),
+        ("that line in a step", saved_s, "s"),
+        ("a step on cached batches", facts.compute_s, "s"),
+        ("device busy in it", facts.device_step_s, "s"),
+        gain=gain,
+        place=f"{line.file}:{line.line} {line.function}",
+    )
+
+
+def _line_s(facts: Facts, file: str, number: int) -> float:
+    """Seconds of one line in a step, without the logging below it."""
+    spent_s = facts.sampled_s(lambda line: line.file == file and line.line == number and not _logs(line))
+    return spent_s / max(len(facts.named.steps), 1)
+
+
+def _logs(line: Line) -> bool:
+    return line.leaf.startswith(LOGGERS)
+
+
+LOGGERS = ("logging.", "tqdm.", "wandb.", "mlflow.", "tensorboard.", "torch.utils.tensorboard.", "loguru.")
+"""Modules whose time is logging, also where no hook stands."""
+
+
+def launch_bound(facts: Facts) -> Finding | None:
+    """The host is busy starting operations, the device waits for them."""
+    inspected = facts.probes.inspection
+    if inspected is None or not facts.compute_s or facts.device_step_s is None or facts.main_cpu_s is None:
+        return None
+    idle_s = facts.compute_s - facts.device_step_s - facts.step_part("sync") - facts.step_part("transfer")
+    if facts.device_step_s > HOST_BUSY * facts.compute_s or facts.main_cpu_s < 0.5 * facts.compute_s:
+        return None
+    model_s = sum(facts.step_part(name) for name in ("forward", "loss", "backward", "optimizer", "zero_grad"))
+    if inspected.ops < 60 or model_s < 0.5 * facts.compute_s:  # noqa: PLR2004  it is the script's own code then
+        return None
+    gain = facts.loop_gain(min(max(idle_s, 0.0), model_s))
+    if gain < GAIN:
+        return None
+    return finding(
+        "launch-bound",
+        ("operations in a step", float(inspected.ops), ""),
+        ("a step on cached batches", facts.compute_s, "s"),
+        ("device busy in it", facts.device_step_s, "s"),
+        ("host for one operation", facts.compute_s / inspected.ops, "s"),
+        gain=gain,
+    )
+
+
+# ---- once in a while ---------------------------------------------------------------------------------------
+
+
+def _share_of_loop(facts: Facts, phase: str) -> float:
+    loop = facts.named.wall_s - facts.named.startup_s - facts.seconds("shutdown")
+    return facts.seconds(phase) / loop if loop > 0 else 0.0
+
+
+def gc_pause(facts: Facts) -> Finding | None:
+    """Time in the collector, where the loop had to wait for it."""
+    share = min(_share_of_loop(facts, "gc"), facts.step_part("gc") / facts.wall_step_s)  # not while compiling
+    gain = facts.host_gain(share * facts.wall_step_s)
+    if gain < GAIN or share < 1 - 1 / GAIN:
+        return None
+    return finding("gc-pause", ("collecting", facts.seconds("gc"), "s"), ("of the loop", share, "share"), gain=gain)
+
+
+def logging_stall(facts: Facts) -> Finding | None:
+    """Time in loggers, prints and progress bars."""
+    loop_s = facts.named.wall_s - facts.named.startup_s
+    lines = _log_lines(facts)
+    on_lines_s = facts.sampled_s(lambda line: (line.file, line.line) in lines)
+    logged_s = max(facts.seconds("logging"), min(on_lines_s, facts.seconds("logging") + facts.seconds("other")))
+    share = min(logged_s / loop_s, 1.0) if loop_s > 0 else 0.0
+    gain = facts.host_gain(share * facts.wall_step_s)
+    if gain < GAIN or share < 1 - 1 / GAIN:
+        return None
+    return finding(
+        "logging-stall",
+        ("logging", facts.seconds("logging"), "s"),
+        ("of the loop", share, "share"),
+        gain=gain,
+        place=_line(facts, "logging"),
+    )
+
+
+def _log_lines(facts: Facts) -> set[tuple[str, int]]:
+    """The lines that log: a good part of their time is inside a logger."""
+    lines = facts.track.lines
+    seen = Counter((lines[i].file, lines[i].line) for i in facts.track.sample_lines)
+    logs = Counter((lines[i].file, lines[i].line) for i in facts.track.sample_lines if _logs(lines[i]))
+    hot = {(line.file, line.line) for line in facts.named.hot_lines if line.phase == "logging"}
+    return hot | {place for place, count in logs.items() if count >= LOGS * seen[place] and count > 1}
+
+
+LOGS = 0.15
+
+
+def checkpoint_stall(facts: Facts) -> Finding | None:
+    """What saving adds to a full epoch."""
+    parts = facts.said.epoch_parts
+    saved_s = parts.get("checkpoint", 0.0) if parts else facts.seconds("checkpoint")
+    gain = facts.epoch_gain(saved_s)
+    if gain is None or gain < GAIN:
+        return None
+    saves = facts.named.checkpoint_s
+    return finding(
+        "checkpoint-stall",
+        ("saves seen", float(len(saves)), ""),
+        ("one save", sum(saves) / len(saves) if saves else None, "s"),
+        ("saving in a full epoch", saved_s, "s"),
+        ("a full epoch", facts.epoch_s, "s"),
+        gain=gain,
+        place=_line(facts, "checkpoint"),
+    )
+
+
+def validation_stall(facts: Facts) -> Finding | None:
+    """What loops without gradients add to a full epoch; a tenth is what one pays for knowing."""
+    parts = facts.said.epoch_parts
+    spent_s = parts.get("validation", 0.0) if parts else facts.seconds("validation")
+    gain = facts.epoch_gain(spent_s)
+    if gain is None or gain < VALIDATION_GAIN:
+        return None
+    return finding(
+        "validation-stall",
+        ("validation in a full epoch", spent_s, "s"),
+        ("a full epoch", facts.epoch_s, "s"),
+        ("of it", spent_s / facts.epoch_s if facts.epoch_s else None, "share"),
+        gain=gain,
+        place=_line(facts, "validation"),
+    )
+
+
+VALIDATION_GAIN = 1 / (1 - 0.2)
+"""Validation is wanted: below a fifth of the time it is no stall."""
+
+
+def _line(facts: Facts, phase: str) -> str | None:
+    line = next((line for line in facts.named.hot_lines if line.phase == phase), None)
+    return f"{line.file}:{line.line} {line.function}" if line else None
+
+
+RULES = (
+    host_sync,
+    blocking_copy,
+    python_loop,
+    launch_bound,
+    gc_pause,
+    logging_stall,
+    checkpoint_stall,
+    validation_stall,
+)

@@ -1,0 +1,90 @@
+"""Copies of batches for the replay: a loop may change what it was given, so every step gets its own."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from stoker.observe.workers import weigh
+
+MOST_BYTES = 512 << 20
+"""What all copies together may take …"""
+MOST_SHARE = 0.1
+"""… and the share of the free memory."""
+
+
+def copies(batches: list[Any], wanted: int) -> list[Any]:
+    """Up to `wanted` copies, in turns; fewer if memory is short, none if a batch cannot be copied."""
+    size = max([weigh(batch)[0] for batch in batches], default=0)
+    room = min(MOST_BYTES, MOST_SHARE * _free_bytes())
+    count = min(wanted, int(room // size)) if size else wanted
+    made: list[Any] = []
+    try:
+        made.extend(copy.deepcopy(batches[i % len(batches)]) for i in range(count))
+    except Exception:  # noqa: BLE001  what cannot be copied cannot be replayed
+        return []
+    return made
+
+
+def _free_bytes() -> float:
+    try:
+        with open("/proc/meminfo") as file:  # noqa: PTH123
+            for line in file:
+                if line.startswith("MemAvailable"):
+                    return float(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return float(1 << 30)
+
+
+def padding_share(batches: list[Any]) -> float | None:
+    """The share of elements that only fill up: behind each sample's own end, where samples end at different places.
+
+    Counted on the tensor of a batch with the most padding among those that are sequences: dense up to an end that
+    differs from sample to sample, then one value only. A one-hot row or a dark picture is not dense.
+    """
+    shares = [share for batch in batches if (share := _padding(batch)) is not None]
+    return sum(shares) / len(shares) if shares else None
+
+
+DENSE = 0.8
+"""Share of real elements before the end that must differ from what fills up."""
+VARIED = 0.05
+"""Deviation of the samples' ends that makes them sequences of different lengths, as a share of the whole."""
+SAMPLED = 64
+
+
+def _padding(batch: Any) -> float | None:
+    found = [share for tensor in _tensors(batch) if (share := _tail_share(tensor)) is not None]
+    return max(found, default=None)
+
+
+def _tensors(batch: Any) -> list[Any]:
+    left: list[Any] = [batch]
+    found: list[Any] = []
+    while left and len(found) < SAMPLED:
+        part = left.pop()
+        if isinstance(part, Mapping):
+            left.extend(part.values())
+        elif isinstance(part, (list, tuple)):
+            left.extend(part)
+        elif hasattr(part, "detach") and part.dim() >= 2 and part.is_cpu and not part.is_sparse:  # noqa: PLR2004
+            found.append(part.detach())
+    return found
+
+
+def _tail_share(tensor: Any) -> float | None:
+    import torch
+
+    rows = tensor[:SAMPLED]
+    if rows.is_nested or rows.shape[1] < 4 or rows.shape[0] < 2:  # noqa: PLR2004
+        return None
+    flat = rows.flatten(2) if rows.dim() > 2 else rows[..., None]  # noqa: PLR2004
+    fill = flat[:, -1, :].flatten().mode().values
+    filled = (flat == fill).all(dim=2)  # positions that hold nothing but the filling value
+    length = filled.shape[1]
+    ends = length - filled.flip(1).long().cumprod(dim=1).sum(dim=1)
+    if float(ends.float().std()) < VARIED * length:
+        return None
+    inside = torch.arange(length)[None, :] < ends[:, None]
+    dense = 1 - float((filled & inside).sum()) / max(float(inside.sum()), 1.0)
+    return 1 - float(ends.float().mean()) / length if dense >= DENSE else None

@@ -1,0 +1,157 @@
+"""Inside a process that makes batches: some are made under a profile, or with an eye on text that becomes integers."""
+
+import cProfile
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+from stoker.observe.probe_counts import files_read
+from stoker.observe.recorder import Recorder, clock
+from stoker.records import Call, Making, encode
+
+PLAN: list[str] = []
+"""Labels of the batches still to come, in a process that a bench started; empty everywhere else."""
+MOST_CALLS = 25
+SHORTEST_TEXT = 12
+FEWEST_IDS = 3
+TEXT_LIBRARIES = ("tokenizers", "sentencepiece", "tiktoken", "youtokentome", "fastBPE")
+"""Compiled tokenizers, whose arguments a profile cannot see."""
+
+
+class Start:
+    """A `worker_init_fn` that leaves the plan, limits threads if asked, then calls the user's own."""
+
+    def __init__(self, labels: list[str], threads: int | None, then: Callable[[int], None] | None) -> None:
+        self.labels = labels
+        self.threads = threads
+        self.then = then
+
+    def __call__(self, worker: int) -> None:
+        """Runs in the worker, before its first sample."""
+        if self.then is not None:
+            self.then(worker)
+        if self.threads is not None:
+            import torch
+
+            torch.set_num_threads(self.threads)
+        PLAN[:] = self.labels
+
+
+def make(label: str, fetch: Callable[[], Any], samples: int, recorder: Recorder) -> Any:
+    """Make one batch of the plan as its label says."""
+    if label == "profile":
+        return _profiled(fetch, samples, recorder)
+    if label == "text":
+        return _followed(fetch, samples, recorder)
+    return fetch()
+
+
+def _profiled(fetch: Callable[[], Any], samples: int, recorder: Recorder) -> Any:
+    profile = cProfile.Profile()
+    start = clock()
+    try:
+        batch = profile.runcall(fetch)
+    except ValueError:  # another profiler is at work
+        return fetch()
+    seconds = (clock() - start) / 1e9
+    entries = [_call(entry) for entry in profile.getstats()]
+    text_s = sum(call.own_s for call in entries if any(name in call.function for name in TEXT_LIBRARIES))
+    ranked = sorted(entries, key=lambda call: -call.total_s)[:MOST_CALLS]
+    calls = sum(call.calls for call in entries)
+    place = next((_place(call) for call in ranked if _is_users(call.file)), None)
+    text = (text_s or None, place if text_s else None)
+    recorder.note("making", **encode(Making(samples, seconds, calls, *text, tuple(ranked), files_read())))
+    return batch
+
+
+def _call(entry: Any) -> Call:
+    code = entry.code
+    if isinstance(code, CodeType):
+        where = code.co_filename, code.co_firstlineno, code.co_qualname
+    else:
+        where = "", 0, str(code)
+    return Call(*where, entry.callcount, entry.inlinetime, entry.totaltime)
+
+
+def _place(call: Call) -> str:
+    return f"{call.file}:{call.line} {call.function}"
+
+
+_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+
+
+def _is_users(file: str) -> bool:
+    return bool(file) and not file.startswith((*_LIBRARIES, "<")) and "stoker/observe" not in file
+
+
+# ---- text in, integers out ---------------------------------------------------------------------------------
+
+
+class _Follower:
+    """A profile function that times the outermost calls which take text and return integers."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.places: dict[str, float] = {}
+        self._open: dict[FrameType, float] = {}
+
+    def __call__(self, frame: FrameType, event: str, result: Any) -> None:
+        if event == "call":
+            if not self._open and _takes_text(frame):
+                self._open[frame] = time.perf_counter()
+        elif event == "return" and frame in self._open:
+            took = time.perf_counter() - self._open.pop(frame)
+            if result is not None and gives_integers(result):
+                self.seconds += took
+                code = frame.f_code
+                place = f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname}"
+                self.places[place] = self.places.get(place, 0.0) + took
+
+
+def _followed(fetch: Callable[[], Any], samples: int, recorder: Recorder) -> Any:
+    follower = _Follower()
+    before = sys.getprofile()
+    start = clock()
+    sys.setprofile(follower)
+    try:
+        batch = fetch()
+    finally:
+        sys.setprofile(before)
+    seconds = (clock() - start) / 1e9
+    place = max(follower.places, key=lambda name: follower.places[name], default=None)
+    recorder.note("making", **encode(Making(samples, seconds, 0, follower.seconds, place, ())))
+    return batch
+
+
+def _takes_text(frame: FrameType) -> bool:
+    code = frame.f_code
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    values = frame.f_locals
+    return any(_is_text(values.get(name)) for name in names)
+
+
+def _is_text(value: Any) -> bool:
+    if isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    if isinstance(value, bytes):
+        return len(value) >= SHORTEST_TEXT and value[:256].isascii() and b"\0" not in value[:256]
+    return isinstance(value, str) and len(value) >= SHORTEST_TEXT and (" " in value or "\n" in value)
+
+
+def gives_integers(value: Any, depth: int = 2) -> bool:
+    """True for what a tokenizer returns: a list, array or tensor of integers, or something that holds one."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is not None:
+        return any(word in str(dtype) for word in ("int", "long")) and getattr(value, "ndim", 0) > 0
+    if isinstance(value, (list, tuple)):
+        if len(value) >= FEWEST_IDS and all(type(item) is int for item in value[:8]):
+            return True
+        return depth > 0 and bool(value) and gives_integers(value[0], depth - 1)
+    if isinstance(value, (str, bytes, int, float, bool)) or depth <= 0:
+        return False
+    if hasattr(value, "values") and callable(value.values):
+        return any(gives_integers(item, depth - 1) for item in list(value.values())[:8])
+    return any(gives_integers(getattr(value, name, None), 0) for name in ("ids", "input_ids"))

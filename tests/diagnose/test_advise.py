@@ -1,0 +1,66 @@
+"""Advice: never what is set already, never more workers than memory holds, always a legal value."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diagnose.runs import facts, loader
+from stoker.advise import advise
+from stoker.diagnose.causes import CAUSES, finding
+from stoker.knobs import KNOBS
+from stoker.records import Diagnosis, LoaderWait, Meter, Observation
+
+
+def case(
+    cause: str, *, private: int = 1 << 30, free: int = 2**34, **loader_changes: Any
+) -> tuple[Diagnosis, Observation]:
+    run = facts()
+    wait = LoaderWait(loader(**loader_changes), "train", 1, 100, 1.0, ())
+    said = dataclasses.replace(run.said, findings=(finding(cause, gain=2.0),), loaders=(wait,))
+    meter = Meter(0, {}, {"7": private}, {}, None, free, None, None, None, None, None, None, None, None)
+    from diagnose.runs import worker
+
+    return said, dataclasses.replace(run.seen, meters=(meter,), workers=(worker(),))
+
+
+def candidates(cause: str, **changes: Any) -> list[Any]:
+    said, seen = case(cause, **changes)
+    return list(advise(said, seen).findings[0].candidates)
+
+
+@pytest.mark.parametrize("cause", set(CAUSES) - {"compute-bound", "healthy", "straggler"})
+def test_every_cause_leads_to_something_to_do(cause: str) -> None:
+    found = candidates(cause, num_workers=1, persistent_workers=False)
+    assert found
+    for one in found:
+        if one.knob is not None:
+            assert KNOBS[one.knob].check(one.value) == one.value
+
+
+def test_what_is_set_already_is_not_advised() -> None:
+    assert all(one.knob != "persistent_workers" for one in candidates("worker-respawn", persistent_workers=True))
+    assert all(one.knob != "pin_memory" for one in candidates("blocking-copy", pin_memory=True))
+    assert all(one.knob != "num_workers" for one in candidates("too-many-workers", num_workers=2))
+
+
+@given(st.integers(0, 64), st.integers(1 << 20, 1 << 36), st.integers(1 << 20, 1 << 36))
+def test_workers_are_never_advised_beyond_memory(workers: int, private: int, free: int) -> None:
+    for cause in ("too-few-workers", "request-latency"):
+        for one in candidates(cause, num_workers=workers, private=private, free=free):
+            if one.knob == "num_workers":
+                assert one.value * private <= free or one.value < workers
+
+
+def test_the_budget_of_workers_says_what_does_not_fit() -> None:
+    said, seen = case("decode-cpu", private=8 << 30, free=16 << 30)
+    rows = {row.workers: row.fits for row in advise(said, seen).worker_budget}
+    assert rows[1]
+    assert not rows[4]
+
+
+def test_a_run_gains_by_a_restart_only_early() -> None:
+    said, seen = case("decode-cpu")
+    assert advise(said, seen).restart_below_share == pytest.approx(0.5)

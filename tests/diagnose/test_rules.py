@@ -1,0 +1,207 @@
+"""Every rule finds its cause in numbers that mean it, and nothing in those that do not."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from diagnose.runs import Bench, Inspection, Ordering, facts, loader, made, phases, slow, waiting, worker
+from stoker.diagnose import CAUSES, RULES, order
+from stoker.diagnose.facts import GAIN, Facts
+from stoker.records import Container, Finding, LineOps, Making, Pass, Probes, WorkerBatch
+
+
+def row(**changes: Any) -> WorkerBatch:
+    base = WorkerBatch(0, 10, 1, 0.1, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0, 0)
+    return dataclasses.replace(base, **changes)
+
+
+def same(count: int) -> dict[str, tuple[WorkerBatch, ...]]:
+    rows = tuple(row(result_hash=i + 1) for i in range(count))
+    return {"fresh": rows, "again": rows}
+
+
+def rates(**seconds: float) -> tuple[Bench, ...]:
+    return tuple(Bench(name.replace("_", " "), 2, (), (), 0, 1, 10, value, None) for name, value in seconds.items())
+
+
+def first_batches(*seconds: float) -> tuple[Pass, ...]:
+    return tuple(Pass(1, True, 0, 1, value, 0.0, None, 50, 100, True, False, 0.0) for value in seconds)
+
+
+def named(run: Facts, **changes: Any) -> Facts:
+    return dataclasses.replace(run, named=dataclasses.replace(run.named, **changes))
+
+
+def parts(**seconds: float) -> Facts:
+    run = facts()
+    assert run.said.epoch_parts is not None
+    return dataclasses.replace(run, said=dataclasses.replace(run.said, epoch_parts={**run.said.epoch_parts, **seconds}))
+
+
+def spent(phase: Any, seconds: float) -> Facts:
+    run = facts(device_step_s=0.02)
+    extra = dataclasses.replace(run.named.phases[0], name=phase, seconds=seconds)
+    return named(run, phases=(*run.named.phases, extra))
+
+
+def inspected(**changes: Any) -> Inspection:
+    base = Inspection(1000, 1e9, {"float32": 1e9}, 0, 0, (), False, "high")
+    return dataclasses.replace(base, **changes)
+
+
+def host_busy(**changes: Any) -> Facts:
+    run = facts(device_step_s=0.02, main_cpu_s=0.09, probes=Probes(inspection=inspected(**changes)))
+    return phases(run, forward=0.05, backward=0.05)
+
+
+def sick() -> dict[str, Facts]:
+    """For each cause a run that suffers from it."""
+    quota = Container(0.5, 5.0, 10.0, None, None)
+    small = Container(None, None, 10.0, 1000, 0)
+    sampler = worker(pid=1, worker=None, ordering=Ordering(5.0, 100))
+    text = worker(makings=(Making(8, 1.0, 0, 0.95, "train.py:5 encode", ()),))
+    creeping = worker(batches=tuple(row(end_ns=int(i * 1e9), private_bytes=(10 + 20 * i) << 20) for i in range(6)))
+    seen = facts().seen
+    return {
+        "sampler": facts(seen=dataclasses.replace(seen, workers=(sampler,)), compute_s=0.04, device_step_s=None),
+        "tokenize": waiting(real=slow(5e-3), seen=dataclasses.replace(seen, workers=(text,))),
+        "collate": waiting(real=slow(5e-3, collate_s=4.8e-3), probes=Probes(default_collate=False)),
+        "per-item-fetch": waiting({"fresh": slow(2e-4)}, real=slow(2e-4, mean_wall_s=6e-3, mean_net_s=1e-3)),
+        "shuffle-thrash": waiting({"fresh": slow(5e-3), "sequential": slow(5e-4)}, real=slow(5e-3)),
+        "read-amplification": waiting(
+            {"fresh": slow(5e-3, read_bytes=5e7, result_bytes=1e5)}, real=slow(5e-3, read_bytes=5e7, system_s=4e-3)
+        ),
+        "request-latency": waiting(
+            {"fresh": slow(6e-3, blocked_s=5.9e-3, process_cpu_s=1e-4)},
+            real=slow(6e-3, blocked_s=5.9e-3, process_cpu_s=1e-4), loader_s=0.1,
+        ),
+        "io-bandwidth": waiting(
+            {"fresh": slow(3e-3, blocked_s=2.9e-3, process_cpu_s=1e-4)},
+            real=slow(6e-3, blocked_s=5.9e-3, process_cpu_s=1e-4), loader_s=0.1,
+        ),
+        "cold-cache": waiting(
+            {"fresh": slow(6e-3, blocked_s=5.9e-3), "second": slow(1e-4)}, real=slow(6e-3, blocked_s=5.9e-3)
+        ),
+        "repeated-work": waiting({"fresh": slow(5e-3), "again": slow(5e-3)}, real=slow(5e-3), benches=same(4)),
+        "decode-cpu": waiting(real=slow(6e-3)),
+        "too-few-workers": waiting(real=slow(3e-3), workers=1, facts=loader(num_workers=1)),
+        "too-many-workers": waiting(
+            real=slow(5e-3), workers=12, facts=loader(num_workers=12), cores=2.0,
+            probes=Probes(benches=rates(cores=0.02, as_is=0.09)), loader_s=0.1,
+        ),
+        "thread-oversubscription": waiting(real=slow(5e-3), probes=Probes(benches=rates(threads=0.02, as_is=0.09))),
+        "cpu-quota": waiting(real=slow(5e-3), probes=Probes(container=quota)),
+        "shm-small": waiting(real=slow(5e-3, sent_bytes=1e6), probes=Probes(container=small)),
+        "ipc": waiting(real=slow(1e-4, tensors=100.0, mean_wall_s=6e-3), loader_s=0.1),
+        "worker-respawn": named(
+            facts(
+                device_step_s=0.0, facts=loader(persistent_workers=False), makers=tuple(worker(pid=i) for i in range(4))
+            ),
+            passes=first_batches(2.0, 2.0, 2.0),
+        ),
+        "dataset-pickle": facts(probes=Probes(pickled_bytes=10**9, pickle_s=4.0)),
+        "ram-growth": facts(makers=(creeping,)),
+        "host-sync": named(phases(facts(device_step_s=0.05), sync=0.05, forward=0.05), syncs=300),
+        "logging-stall": spent("logging", 9.0),
+        "gc-pause": phases(spent("gc", 9.0), gc=0.06, forward=0.04),
+        "checkpoint-stall": dataclasses.replace(parts(checkpoint=3.0), device_step_s=None),
+        "validation-stall": dataclasses.replace(parts(validation=5.0), device_step_s=None),
+        "launch-bound": host_busy(),
+        "no-mixed-precision": facts(probes=Probes(inspection=inspected(matmul_precision="highest"))),
+        "padding": facts(probes=Probes(padding_share=0.6)),
+        "recompile": facts(probes=Probes(recompiles=40, compile_s=8.0, shapes=40, shaped_batches=60)),
+        "autotune-shapes": facts(
+            compute_s=0.03, compute_worst_s=0.03, device_step_s=0.03,
+            probes=Probes(shapes=90, shaped_batches=100, cudnn_benchmark=True),
+        ),
+    }  # fmt: skip
+
+
+def found(run: Facts) -> dict[str, Finding]:
+    return {one.cause: one for rule in RULES if (one := rule(run)) is not None}
+
+
+def test_a_healthy_run_has_no_finding() -> None:
+    assert found(facts()) == {}
+
+
+@pytest.mark.parametrize("cause", sick())
+def test_a_run_that_suffers_from_a_cause_is_told_so(cause: str) -> None:
+    run = sick()[cause]
+    findings = found(run)
+    assert cause in findings
+    assert order(list(findings.values()), run)[0].cause == cause
+    assert findings[cause].evidence
+    assert cause in CAUSES
+
+
+@pytest.mark.parametrize("cause", sick())
+def test_a_gain_never_exceeds_what_the_loop_reaches_on_cached_batches(cause: str) -> None:
+    run = sick()[cause]
+    gain = found(run)[cause].gain_max
+    once_in_an_epoch = {"worker-respawn", "checkpoint-stall", "validation-stall", "dataset-pickle", "recompile"}
+    in_the_model = {"no-mixed-precision", "padding", "launch-bound", "host-sync", "logging-stall", "gc-pause"}
+    if gain is not None and cause not in once_in_an_epoch | in_the_model:
+        assert GAIN <= gain <= run.potential * 1.001
+
+
+def test_every_cause_but_the_two_good_answers_has_a_rule() -> None:
+    rules = {rule.__name__.replace("_", "-") for rule in RULES}
+    assert rules == set(CAUSES) - {"compute-bound", "healthy"}
+
+
+def test_a_wait_that_only_others_use_of_the_cores_explains_is_not_blamed_on_the_data() -> None:
+    run = waiting({"fresh": slow(1e-5)}, real=made(net_s=1e-5, mean_net_s=1e-5, mean_cpu_s=1e-5, mean_wall_s=6e-3))
+    assert not run.is_data_bound
+    assert found(run) == {}
+
+
+def test_one_line_that_starts_many_operations_on_parts_is_a_python_loop() -> None:
+    line = LineOps("train.py", 7, "forward", 600, 600, 300)
+    run = host_busy(lines=(line,))
+    track = dataclasses.replace(
+        run.track, lines=(type(run.track.lines[0])("train.py", 7, "forward", "x") if run.track.lines else _line(),),
+        sample_lines=(0,) * 90, sample_times_ns=tuple(range(90)),
+    )  # fmt: skip
+    assert "python-loop" in found(dataclasses.replace(run, track=track))
+    layers = dataclasses.replace(line, picks=0)
+    other = dataclasses.replace(host_busy(lines=(layers,)), track=track)
+    assert "python-loop" not in found(other)
+
+
+def _line() -> Any:
+    from stoker.records import Line
+
+    return Line("train.py", 7, "forward", "train.forward")
+
+
+def test_a_straggler_is_the_rank_that_always_comes_last() -> None:
+    from stoker.records import ARG, Kind
+
+    def rank(pid: int, late_ns: int) -> Any:
+        begin, end = Kind.BACKWARD << 1, Kind.BACKWARD << 1 | 1
+        assert ARG
+        times = [t for i in range(20) for t in (i * 10**8 + late_ns, i * 10**8 + 90_000_000)]
+        codes = [begin, end] * 20
+        return dataclasses.replace(facts().track, pid=pid, rank=pid, times_ns=tuple(times), codes=tuple(codes))
+
+    run = facts()
+    late = dataclasses.replace(run.seen, tracks=(rank(0, 10_000_000), rank(1, 70_000_000)))
+    level = dataclasses.replace(run.seen, tracks=(rank(0, 10_000_000), rank(1, 10_500_000)))
+    assert found(dataclasses.replace(run, seen=late))["straggler"].evidence[0].value == "1"
+    assert "straggler" not in found(dataclasses.replace(run, seen=level))
+
+
+def test_copies_that_wait_are_found_and_others_are_not() -> None:
+    from stoker.records import ARG, Kind
+
+    def copies(waits: int) -> Facts:
+        begin = Kind.COPY << 1 | waits << ARG
+        track = dataclasses.replace(
+            facts().track, times_ns=tuple(range(0, 40_000_000, 1_000_000)), codes=(begin, begin | 1) * 20
+        )
+        return phases(facts(device_step_s=0.06, track=track), transfer=0.03, forward=0.07)
+
+    assert "blocking-copy" in found(copies(1))
+    assert "blocking-copy" not in found(copies(0))
