@@ -119,6 +119,7 @@ class Window:
     start_ns: int
     end_ns: int
     planned_s: float
+    batches: int = 0  # real ones that it used up
 
 
 @dataclass(frozen=True, slots=True)

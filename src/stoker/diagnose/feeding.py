@@ -30,10 +30,11 @@ def too_few_workers(facts: Facts) -> Finding | None:
     if idle < IDLE_CORES or facts.workers >= facts.cores:
         return None
     make_s = made.net_s * made.samples
-    main_s = facts.main_cpu_s or 0.0
-    possible_s = max(make_s / facts.cores, main_s) if facts.workers else make_s / max(facts.cores - 0.5, 1.0)
-    new_step_s = max(possible_s, facts.compute_s or 0.0)
-    gain = facts.step_gain(new_step_s)
+    if facts.workers:
+        gain = facts.data_gain(facts.workers / facts.cores)
+    else:  # made beside the loop instead of in it; the loop takes a part of one core
+        rest_s = facts.compute_s if facts.compute_s is not None else facts.step_s - facts.wait_s
+        gain = facts.step_gain(max(facts.wait_s / max(facts.cores - 0.5, 1.0), rest_s))
     measured = facts.rate_ratio("cores")
     if measured is not None and measured < SPEED_UP:
         return None

@@ -63,6 +63,7 @@ class Probes:
         self._copies: list[Any] = []
         self._cached: list[Any] = []
         self._settle = 0
+        self._consumed = 0
         self._known: Plan | None = None
         self._inspected = False
         self._inspector: Inspector | None = None
@@ -216,6 +217,7 @@ class Probes:
             except StopIteration:
                 self._used_up(epoch)
                 raise
+            self._consumed += 1
             self._delivered_ns = clock()
             return (batch,)
         return None
@@ -229,7 +231,8 @@ class Probes:
         self._delivered_ns = 0
         if epoch is not None:
             epoch.probed_ns += now - start
-        self._recorder.note("window", **encode(Window(name, start, now, planned)))
+        self._recorder.note("window", **encode(Window(name, start, now, planned, self._consumed)))
+        self._consumed = 0
         self._say("", 0.0)
 
     def _end_stretch(self) -> None:
@@ -271,6 +274,7 @@ class Probes:
         with suppress(StopIteration):
             while len(self._cached) < CACHED:
                 batch = original(iterator)
+                self._consumed += 1
                 held += weigh(batch)[0]
                 self._cached += probe_copies.copies([batch], 1)
                 if held > HELD_BYTES:
@@ -295,7 +299,8 @@ class Probes:
             batch_samples=None,
         )
         self._recorder.note("replay", **encode(replay))
-        self._settle = _head(epoch.source) + 1
+        head = _head(epoch.source)
+        self._settle = head + 1 if head else 0  # those that workers made meanwhile, and one more
 
     # ---- inspection
 
@@ -323,6 +328,7 @@ class Probes:
         done, first_ns, cpu, deadline = 0, 0, 0.0, clock() + int(BENCH_S / 2 * 1e9)
         while done < left and (clock() < deadline or done < head + 4):
             original(iterator)
+            self._consumed += 1
             done += 1
             if done == head:
                 first_ns, cpu = clock(), time.thread_time()
