@@ -4,7 +4,8 @@ StokerError
 ├── UsageError               wrong option, missing file, unknown name         exit code 2
 │   ├── MissingExtraError    an optional part is not installed
 │   ├── NoDataError          no file matches, or there is no row to load
-│   └── OtherSourceError     a saved state belongs to another source
+│   ├── OtherSourceError     a saved state belongs to another source
+│   └── DestinationExistsError  there is something else where the result would go
 ├── ScriptFailedError        the user's own script failed                     exit code 3
 ├── TooFewStepsError         not enough steps to judge                        exit code 4
 ├── UnsafeError              refused, because it could hurt the machine       exit code 5
@@ -14,12 +15,15 @@ StokerError
 │   ├── CorruptError         bytes that cannot be decoded
 │   ├── OtherTypeError       a file whose dtype or schema differs from the first one's
 │   ├── ChecksumError        bytes that are not those that were listed, also when asked for again
-│   ├── ChangedError         an object that is another one than when it was listed
-│   └── VanishedError        a file that was there, and is not any more
+│   ├── ChangedError         an object or a file that is another one than when it was listed or planned
+│   ├── VanishedError        a file that was there, and is not any more
+│   ├── MissingChunkError    a chunk of a volume that its store does not have
+│   └── OtherTokenizerError  tokens that were made with another tokenizer
 ├── RemoteError              a remote store does not answer as it should; names the object
 │   ├── AccessError          credentials are missing, wrong or expired
 │   ├── UnreachableError     no connection: unknown host, refused, cut again and again
 │   └── TimedOutError        no answer in time, also when asked again
+├── DiskFullError            no room where something had to be written
 ├── MapError                 the user's `map` function failed on a batch
 └── LoaderError              the loader cannot go on
     ├── WorkerDiedError      a worker process was ended from outside
@@ -73,6 +77,10 @@ class OtherSourceError(UsageError):
     """A saved state was taken on another source than the one it is loaded on."""
 
 
+class DestinationExistsError(UsageError):
+    """There is something else where the result would go; it is left alone."""
+
+
 class DataError(StokerError):
     """Bad data. `path` is the file, `row` the row in it (None: the whole file), `reason` what is wrong."""
 
@@ -104,7 +112,7 @@ class ChecksumError(DataError):
 
 
 class ChangedError(DataError):
-    """An object that is another one than when it was listed."""
+    """An object or a file that is another one than when it was listed or planned."""
 
 
 class VanishedError(DataError):
@@ -130,6 +138,18 @@ class UnreachableError(RemoteError):
 
 class TimedOutError(RemoteError):
     """No answer in time, also when asked again."""
+
+
+class MissingChunkError(DataError):
+    """A chunk of a volume that its store does not have."""
+
+
+class OtherTokenizerError(DataError):
+    """Tokens that were made with another tokenizer than the one named."""
+
+
+class DiskFullError(StokerError):
+    """No room where something had to be written; what was there is untouched."""
 
 
 class MapError(StokerError):

@@ -14,6 +14,7 @@ QUICK = {
     "records": ["--steps", "6", "--batch-size", "64", "--val-steps", "1"],
     "events": ["--batch-size", "16", "--steps", "6"],
     "text": ["--epochs", "2"],
+    "volumes": ["--steps", "6", "--val-steps", "1"],
 }
 
 # Both ways from the same events and the same parameters, and every event of an epoch.

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import torch
 
 import stoker
+from loader import scans, texts
 from stoker.loader.source.interface import Source
 from stoker.sim.store import Store
 
@@ -129,6 +130,10 @@ def check(batch: dict[str, Any]) -> list[int]:
     """The ids of a batch, after every other field was compared with what its id says."""
     if "image" in batch:
         return check_images(batch)
+    if "patch" in batch:
+        return scans.check(batch)
+    if "tokens" in batch:
+        return texts.check(batch)
     if "pulses" in batch:
         return _check_parquet(batch)
     got = {name: np.asarray(value) for name, value in batch.items()}
@@ -175,9 +180,13 @@ def _check_parquet(batch: dict[str, Any]) -> list[int]:
 KINDS: dict[str, Callable[[Path, Sequence[int]], Source]] = {
     "npy": npy,
     "parquet": parquet,
+    "text": texts.padded,
+    "packed text": texts.packed,
+    "zarr": scans.zarr,
+    "tiff": scans.tiff,
     "images": images,
     "remote images": remote_images,
 }
 
-SLOW = ("images", "remote images")
-"""Kinds with a file for each row: the laws run over them with fewer examples (test_slow_laws.py)."""
+SLOW = ("images", "remote images", "zarr", "tiff")
+"""Kinds with a file, or a request, for each row: the laws run over them with fewer examples (test_slow_laws.py)."""

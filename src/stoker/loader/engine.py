@@ -77,7 +77,7 @@ class SourceEngine:
             return None
         if not any(field.ragged for field in self.source.fields):
             raise UsageError("buckets=True groups rows by length, but no field is ragged; leave it out")
-        if ragged != "padded" or not self._shuffle:
+        if not (ragged == "padded" or self.source.pads) or not self._shuffle:
             raise UsageError("buckets=True reorders rows to save padding; it needs ragged='padded' and shuffle=True")
         return self.split.batch_size
 
@@ -176,7 +176,8 @@ class SourceEngine:
             bytes_used=round(times.rows * self.source.row_bytes),
             pair_ratio=block_ratio,
             file_pair_ratio=file_ratio,
-            padding_share=self._shaper.padding_share(),
+            padding_share=self.source.padding_share if self.source.pads else self._shaper.padding_share(),
+            amplification=self.source.amplification,
             buffer_bytes=self._pool.nbytes(),
             held_bytes=stream.held_bytes() if stream else 0,
             buffers_made=self._pool.made,

@@ -34,6 +34,8 @@ class Stats:
     """The same, for pairs from the same file."""
     padding_share: float | None = None
     """Of padded fields, the share of elements that are padding."""
+    amplification: float | None = None
+    """What was read and decoded ÷ what was used of it. 1 wastes nothing; below 1, parts were used several times."""
     buffer_bytes: int | None = None
     """Memory of batches: being made, ready, held by the consumer, and kept for reuse."""
     held_bytes: int | None = None

@@ -94,7 +94,8 @@ class Windows:
         self._drops = drops
         self._bucket_rows = bucket_rows
         self._ready: dict[tuple[int, int], Ready] = {}
-        self._held: dict[int, _Held] = {}
+        self._held: dict[tuple[int, int], _Held] = {}
+        """By epoch (0 if blocks are the same in all of them) and block."""
         self._left: list[Window] = []
         self.held_bytes = 0
         self.read_bytes = 0
@@ -119,19 +120,27 @@ class Windows:
         while ready.window is not None and ready.handed <= len(ready.loaded):
             slot = ready.handed - 1
             ready.handed += 1
-            block = int(ready.window.blocks[slot])
-            if block not in self._held:
-                return self._load(ready, slot, block)
-            self._keep(ready, slot, block)  # another window has it: nothing is decoded twice while it is in memory
+            key = self._key(ready, int(ready.window.blocks[slot]))
+            if key not in self._held:
+                return self._load(ready, slot, key)
+            self._keep(ready, slot, key)  # another window has it: nothing is decoded twice while it is in memory
         if ready.handed == ready.jobs - 1 == ready.finished:
             ready.handed += 1
             return Job(lambda: self._stack(ready), lambda result: self._stacked(ready, result))
         return None
 
-    def _load(self, ready: Ready, slot: int, block: int) -> Job:
-        return Job(
-            lambda: self._source.load(block, self._lease), lambda result: self._loaded(ready, slot, block, result)
-        )
+    def _key(self, ready: Ready, block: int) -> tuple[int, int]:
+        return (ready.epoch if self._source.draws else 0, block)
+
+    def _load(self, ready: Ready, slot: int, key: tuple[int, int]) -> Job:
+        epoch, block = key
+
+        def run() -> Any:
+            if self._source.draws:
+                return self._source.draw(block, self._order.seed, epoch, self._lease)
+            return self._source.load(block, self._lease)
+
+        return Job(run, lambda result: self._loaded(ready, slot, key, result))
 
     def ahead(self, ready: Ready, progress: float) -> Job | None:
         """A thing to do for the window after this one, in step with the share of this one that is used up."""
@@ -165,10 +174,11 @@ class Windows:
         if self._drops and not self._source.holds_blocks:
             self._left.append(window)
         for block in window.blocks.tolist() if ready.loaded else ():
-            held = self._held[block]
+            key = self._key(ready, block)
+            held = self._held[key]
             held.users -= 1
             if held.users == 0:
-                del self._held[block]
+                del self._held[key]
                 self.held_bytes -= int(getattr(held.loaded, "nbytes", 0))
 
     # ---- what the jobs do
@@ -176,6 +186,8 @@ class Windows:
     def _compute(self, ready: Ready) -> Window:
         window = self._order.epoch(ready.epoch).window(ready.index)
         self._source.enter(window.first, window.sizes)
+        if not self._source.holds_blocks:
+            self._bucket(window, [])
         return window
 
     def _computed(self, ready: Ready, result: Any) -> None:
@@ -188,15 +200,15 @@ class Windows:
             ready.loaded = [None] * len(result.blocks)
             ready.jobs = len(ready.loaded) + 2
 
-    def _loaded(self, ready: Ready, slot: int, block: int, result: Any) -> None:
-        if block not in self._held:
-            self._held[block] = _Held(result)
+    def _loaded(self, ready: Ready, slot: int, key: tuple[int, int], result: Any) -> None:
+        if key not in self._held:
+            self._held[key] = _Held(result)
             self.held_bytes += int(getattr(result, "nbytes", 0))
             self.read_bytes += int(getattr(result, "stored_bytes", 0))
-        self._keep(ready, slot, block)
+        self._keep(ready, slot, key)
 
-    def _keep(self, ready: Ready, slot: int, block: int) -> None:
-        held = self._held[block]
+    def _keep(self, ready: Ready, slot: int, key: tuple[int, int]) -> None:
+        held = self._held[key]
         held.users += 1
         ready.loaded[slot] = held.loaded
         ready.failed |= isinstance(held.loaded, BaseException)
@@ -206,11 +218,15 @@ class Windows:
         window = ready.window
         assert window is not None
         stacked = self._source.stack(ready.loaded)
-        if self._bucket_rows is not None and not ready.failed:
-            slot, inner = window.place(window.start, window.stop)
-            pick = Pick(window.first[slot] + inner, slot, inner, [stacked])
-            window.bucket(self._source.lengths(pick), self._bucket_rows)
+        if not ready.failed:
+            self._bucket(window, [stacked])
         return stacked, window
+
+    def _bucket(self, window: Window, held: list[Any]) -> None:
+        if self._bucket_rows is not None:
+            slot, inner = window.place(window.start, window.stop)
+            pick = Pick(window.first[slot] + inner, slot, inner, held)
+            window.bucket(self._source.lengths(pick), self._bucket_rows)
 
     def _stacked(self, ready: Ready, result: Any) -> None:
         if isinstance(result, BaseException):

@@ -1,17 +1,40 @@
 """Where samples live: one file per kind of data, and `open`, which finds the kind."""
 
+import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from stoker.errors import UsageError
 from stoker.loader.source import paths as _paths
-from stoker.loader.source.interface import Source
+
+if TYPE_CHECKING:
+    from stoker.loader.source.interface import Source
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp")
 _KINDS = {".npy": "stoker.loader.source.npy.NpySource", ".parquet": "stoker.loader.source.parquet.ParquetSource"}
+
+
+# Kinds that need to be told how to make rows, by the option that tells.
+_BY_OPTION = {
+    "length": ("stoker.loader.source.text", "open_text"),
+    "patch": ("stoker.loader.source.volumes", "open_volumes"),
+}
+_NEEDS = {
+    **dict.fromkeys([".jsonl", ".ndjson", ".txt"], "tokenizer='tokenizer.json' and length=512"),
+    ".tokens": "length=512",
+    **dict.fromkeys([".zarr", ".tif", ".tiff"], "patch=(72, 136, 136)"),
+}
+
+
+def _call(opener: Callable[..., "Source"], paths: _paths.Paths, options: dict[str, Any]) -> "Source":
+    known = list(inspect.signature(opener).parameters)[1:]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise UsageError(f"{unknown[0]}= is no option here; there are {', '.join(known)}")
+    return opener(paths, **options)
 
 
 def open(  # noqa: A001  stoker.open is what users write
@@ -20,12 +43,16 @@ def open(  # noqa: A001  stoker.open is what users write
     columns: Sequence[str] | None = None,
     on_error: Literal["raise", "skip"] = "raise",
     **options: Any,
-) -> Source:
+) -> "Source":
     """Open files as one source of rows: a path, a directory, a glob or a list of these; files sorted by name.
 
     `columns` chooses fields. With `on_error="skip"`, files that cannot be opened are left out and listed. Images, in a
-    directory or below an address such as s3://bucket/train/, take the arguments of `open_images`: docs/remote.md.
+    directory or below an address such as s3://bucket/train/, take the arguments of `open_images`: docs/remote.md. Text
+    takes `tokenizer=` and `length=`, volumes take `patch=`: docs/volumes-and-text.md.
     """
+    for mark, (home, opener) in _BY_OPTION.items():
+        if mark in options:
+            return _call(getattr(import_module(home), opener), paths, {"on_error": on_error, **options})
     if isinstance(paths, str | os.PathLike) and _is_images(paths, options):
         from stoker.loader.source.open_images import open_images
 
@@ -37,6 +64,8 @@ def open(  # noqa: A001  stoker.open is what users write
     if len(kinds) > 1:
         raise UsageError(f"the files are of several kinds ({', '.join(sorted(kinds))}); open one kind at a time")
     kind = kinds.pop()
+    if kind in _NEEDS:
+        raise UsageError(f"{files[0]} needs {_NEEDS[kind]} to become rows")
     if kind not in _KINDS:
         raise UsageError(f"{files[0]} is of no kind that can be opened; expected {', '.join(_KINDS)}")
     module, _, name = _KINDS[kind].rpartition(".")

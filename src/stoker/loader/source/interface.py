@@ -144,12 +144,21 @@ class Source(ABC):
     holds_blocks: ClassVar[bool] = False
     """True if a block must be loaded before rows of it can be gathered; else any row can be read at once."""
 
+    draws: ClassVar[bool] = False
+    """True if what a block holds is drawn anew each epoch; then `draw` is called, not `load`."""
+    pads: ClassVar[bool] = False
+    """True if rows come padded already."""
+
     blocks: Blocks
     fields: tuple[Field, ...]
     row_bytes: float
     """Memory that a row takes, on average, once loaded."""
     skipped: tuple[Skipped, ...] = ()
     """What `open(…, on_error="skip")` left out."""
+    padding_share: float | None = None
+    """Of what was gathered, the share of elements that are padding; only of a source that pads by itself."""
+    amplification: float | None = None
+    """What was read and decoded ÷ what was used of it."""
 
     def __len__(self) -> int:
         return self.blocks.rows
@@ -178,12 +187,16 @@ class Source(ABC):
         """Read and decode one block into leased memory; only if `holds_blocks`. What it returns has `nbytes`."""
         raise NotImplementedError
 
+    def draw(self, block: int, seed: int, epoch: int, lease: Lease) -> Any:
+        """Read one block as it is in this epoch; only if `draws`."""
+        raise NotImplementedError
+
     def stack(self, loaded: Sequence[Any]) -> Any:
         """What `gather` needs of a window's loaded blocks; an exception stands for a block that failed."""
         raise NotImplementedError
 
     def lengths(self, pick: Pick) -> Ints:
-        """The elements of each row, over all ragged fields; only if `holds_blocks`."""
+        """The elements of each row, over all ragged fields; only if it holds blocks or pads."""
         raise NotImplementedError
 
     def enter(self, first: Ints, sizes: Ints) -> None:  # noqa: B027  a hint, which a source may ignore

@@ -27,7 +27,7 @@ def find(paths: Paths, suffixes: Sequence[str]) -> list[str]:
 
 def _expand(path: str, suffixes: Sequence[str]) -> list[str]:
     if Path(path).is_dir():
-        return [str(p) for p in sorted(Path(path).rglob("*")) if p.suffix in suffixes and p.is_file()]
+        return [str(p) for p in sorted(Path(path).rglob("*")) if p.name.endswith(tuple(suffixes)) and p.is_file()]
     if glob.has_magic(path) and not Path(path).exists():
         return [p for p in sorted(glob.glob(path, recursive=True)) if Path(p).is_file()]  # noqa: PTH207  absolute or not
     if not Path(path).exists():

@@ -1,0 +1,142 @@
+"""The documents of text files: JSON lines, plain lines, whole files or a Parquet column, some strings at a time."""
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stoker.errors import CorruptError, DataError, EmptyFileError, OtherTypeError, UsageError
+
+SUFFIXES = (".jsonl", ".ndjson", ".txt", ".parquet")
+PACKED = (".gz", ".zst")
+"""A file may be compressed as a whole; its name then ends so."""
+
+Unit = Literal["line", "file"]
+OnBad = Callable[[DataError], None]
+"""Takes what is wrong with a document; returns if it is to be left out."""
+
+_BATCH_CHARACTERS = 1 << 21
+_BATCH_DOCUMENTS = 4096
+
+
+def suffix(path: str) -> str:
+    """What kind of text a file's name says it is."""
+    name = Path(path)
+    return Path(name.stem).suffix if name.suffix in PACKED else name.suffix
+
+
+def batches(path: str, column: str, unit: Unit, on_bad: OnBad) -> Iterator[tuple[list[str], int]]:
+    """Documents of a file in its order, some at a time, and how many bytes of it were read so far."""
+    if Path(path).stat().st_size == 0:
+        raise EmptyFileError(path, "the file is empty; expected text")
+    kind = suffix(path)
+    if kind == ".parquet":
+        return _from_parquet(path, column, on_bad)
+    if kind not in SUFFIXES:
+        raise UsageError(f"{path} is of no kind of text; expected {', '.join(SUFFIXES)}, maybe compressed")
+    if kind == ".txt" and unit == "file":
+        return _whole(path)
+    take = _plain if kind == ".txt" else _json_of(column)
+    return _from_lines(path, take, on_bad)
+
+
+def _from_lines(
+    path: str, take: Callable[[str, bytes, int], str | None], on_bad: OnBad
+) -> Iterator[tuple[list[str], int]]:
+    found: list[str] = []
+    characters = 0
+    with Path(path).open("rb") as raw, _unpacked(path, raw) as lines:
+        try:
+            for number, line in enumerate(lines):
+                try:
+                    text = take(path, line, number)
+                except DataError as error:
+                    on_bad(error)
+                    continue
+                if text is None:
+                    continue
+                found.append(text)
+                characters += len(text)
+                if characters > _BATCH_CHARACTERS or len(found) >= _BATCH_DOCUMENTS:
+                    yield found, raw.tell()
+                    found, characters = [], 0
+        except OSError as error:
+            raise CorruptError(path, f"cannot be decompressed ({error})") from error
+    yield found, Path(path).stat().st_size
+
+
+def _unpacked(path: str, raw: io.BufferedReader) -> Any:
+    if Path(path).suffix not in PACKED:
+        return raw
+    codec = "gzip" if path.endswith(".gz") else "zstd"
+    return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), codec), 1 << 20)
+
+
+def _json_of(column: str) -> Callable[[str, bytes, int], str | None]:
+    def take(path: str, line: bytes, number: int) -> str | None:
+        if line.isspace():
+            return None
+        try:
+            found = json.loads(line)
+        except ValueError as error:
+            raise CorruptError(path, f"line {number + 1} is not JSON ({error})", number) from error
+        if not isinstance(found, dict) or column not in found:
+            has = ", ".join(map(str, found)) if isinstance(found, dict) else type(found).__name__
+            raise CorruptError(path, f"line {number + 1} has no {column!r}; it has {has[:200]}", number)
+        if not isinstance(found[column], str):
+            kind = type(found[column]).__name__
+            raise CorruptError(path, f"line {number + 1}: {column!r} is {kind}; expected text", number)
+        return str(found[column])
+
+    return take
+
+
+def _plain(path: str, line: bytes, number: int) -> str | None:
+    if line.isspace():
+        return None
+    try:
+        return line.rstrip(b"\r\n").decode()
+    except UnicodeDecodeError as error:
+        raise CorruptError(path, f"line {number + 1} is not UTF-8 ({error.reason})", number) from error
+
+
+def _whole(path: str) -> Iterator[tuple[list[str], int]]:
+    try:
+        with Path(path).open("rb") as raw, _unpacked(path, raw) as file:
+            text = file.read().decode()
+    except UnicodeDecodeError as error:
+        raise CorruptError(path, f"is not UTF-8 ({error.reason} at byte {error.start})") from error
+    except OSError as error:
+        raise CorruptError(path, f"cannot be decompressed ({error})") from error
+    yield [text], Path(path).stat().st_size
+
+
+def _from_parquet(path: str, column: str, on_bad: OnBad) -> Iterator[tuple[list[str], int]]:
+    size, row = Path(path).stat().st_size, 0
+    try:
+        file = pq.ParquetFile(path)
+        _check_column(path, file.schema_arrow, column)
+        with file:
+            for batch in file.iter_batches(batch_size=_BATCH_DOCUMENTS, columns=[column]):
+                texts = []
+                for text in batch.column(0).to_pylist():
+                    if text is None:
+                        on_bad(CorruptError(path, f"{column!r} is null; expected text", row))
+                    else:
+                        texts.append(text)
+                    row += 1
+                yield texts, size * row // max(1, file.metadata.num_rows)
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptError(path, f"cannot be read as Parquet ({error})", row or None) from error
+
+
+def _check_column(path: str, schema: pa.Schema, column: str) -> None:
+    if column not in schema.names:
+        raise UsageError(f"{path} has no column {column!r}; it has {', '.join(schema.names)}. Choose one with column=")
+    kind = schema.field(column).type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        raise OtherTypeError(path, f"column {column!r} is {kind}; expected text")

@@ -1,0 +1,179 @@
+"""Carries a plan out on this machine: within a budget of memory, in threads, resumed where it stopped."""
+
+import errno
+import gc
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from stoker.errors import DiskFullError, UsageError
+from stoker.loader.progress import Progress
+from stoker.pack import staging
+from stoker.pack.kinds import Layout, layout
+from stoker.pack.plan import Plan, check_unchanged
+
+_ROOM = 1.03
+"""A file system needs a little more than the bytes themselves."""
+
+
+def run(
+    plan: Plan, destination: Path, *, memory_bytes: int = 1 << 30, threads: int | None = None, verify: bool = False
+) -> bool:
+    """Carry a plan out; False if the destination already holds its result. Killed at any point, run it again."""
+    if staging.is_there(plan, destination):
+        remains = destination.with_name(f"{destination.name}.packing")
+        shutil.rmtree(remains, ignore_errors=True)
+        if verify:
+            _verify(plan, destination)
+        return False
+    for file in plan.files:
+        check_unchanged(file)
+    kind = layout(plan.kind)
+    workers = _workers(kind.need_bytes(plan), memory_bytes, threads)
+    place = staging.Staging(plan, destination)
+    try:
+        done = place.open()
+        job = _Run(plan, kind, place, done, workers, memory_bytes)
+        job.check_room()
+        with Progress(
+            f"packing {len(plan.outputs)} file{'s' * (len(plan.outputs) > 1)}", job.total_bytes()
+        ) as progress:
+            job.go(progress)
+        place.finish(done)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise _full(destination, error) from error
+        raise
+    except ValueError as error:  # tensorstore says it in words only
+        if any(words in str(error) for words in ("No space left", "File too large", "quota exceeded")):
+            raise _full(destination, error) from error
+        raise
+    finally:
+        place.close()
+    if verify:
+        _verify(plan, destination)
+    return True
+
+
+def _full(destination: Path, error: Exception) -> DiskFullError:
+    return DiskFullError(
+        f"no room for {destination} ({getattr(error, 'strerror', None) or 'the disk is full'}); what is done stays in "
+        f"{destination.name}.packing: free some room, and run the same command again to go on"
+    )
+
+
+def _workers(need: int, memory_bytes: int, threads: int | None) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    budget = memory_bytes - psutil.Process().memory_info().rss
+    fit = budget // max(1, need)
+    if fit < 1:
+        least = (need + psutil.Process().memory_info().rss) * 1.05 / 1e6
+        raise UsageError(f"--memory is {memory_bytes / 1e6:.0f} MB; this needs at least {least:.0f} MB")
+    return int(max(1, min(cores if threads is None else threads, fit)))
+
+
+def _verify(plan: Plan, destination: Path) -> None:
+    with Progress("verifying", plan.output_bytes) as progress:
+        staging.verify(destination, progress.advance)
+
+
+class _Run:
+    """One execution."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        kind: Layout,
+        place: staging.Staging,
+        done: dict[int, staging.Done],
+        workers: int,
+        memory_bytes: int,
+    ) -> None:
+        self.plan, self.kind, self.place, self.done, self.workers = plan, kind, place, done, workers
+        self.todo = [number for number in range(len(plan.outputs)) if number not in done]
+        spilled = any(place.spill.iterdir())
+        budget = memory_bytes - psutil.Process().memory_info().rss - workers * kind.need_bytes(plan)
+        held = max(plan.source_bytes, int((plan.rows or 0) * (plan.row_bytes + 8)))
+        self.in_memory = not spilled and 2 * held <= budget
+
+    def total_bytes(self) -> int:
+        """What has to be written."""
+        pieces = len(self.plan.pieces) if self.todo and not self.in_memory else 0
+        spills = pieces and self.plan.source_bytes * (pieces - self._spilled()) // len(self.plan.pieces)
+        return spills + sum(self.plan.outputs[number].bytes for number in self.todo)
+
+    def _spilled(self) -> int:
+        return sum(self._spill_folder(number).exists() for number in range(len(self.plan.pieces)))
+
+    def _spill_folder(self, number: int) -> Path:
+        return self.place.spill / f"{number:05}"
+
+    def check_room(self) -> None:
+        """Refuse before anything is written if it cannot fit."""
+        free = shutil.disk_usage(self.place.folder).free
+        needed = int(self.total_bytes() * _ROOM)
+        if needed > free:
+            raise DiskFullError(
+                f"packing into {self.place.destination} takes about {needed / 1e6:,.0f} MB, and "
+                f"{free / 1e6:,.0f} MB are free there; free some, or choose another destination"
+            )
+
+    def go(self, progress: Progress) -> None:
+        """Both passes."""
+        spills: list[Any] = []
+        if self.plan.pieces and self.todo:
+            spills = self._deal(progress)
+        self._each(self.todo, lambda number: self._output(number, spills, progress))
+
+    def _deal(self, progress: Progress) -> list[Any]:
+        numbers = range(len(self.plan.pieces))
+        if self.in_memory:
+            return [self.kind.spill(self.plan, number, None) for number in numbers]
+        each = self.plan.source_bytes // len(numbers)
+        missing = [number for number in numbers if not self._spill_folder(number).exists()]
+        self._each(missing, lambda number: self._spill(number, each, progress))
+        return [self.kind.saved(self.plan, self._spill_folder(number)) for number in numbers]
+
+    def _spill(self, number: int, each: int, progress: Progress) -> None:
+        folder = self._spill_folder(number)
+        partial = folder.with_name(f"{folder.name}.partial")
+        partial.mkdir()
+        self.kind.spill(self.plan, number, partial)
+        partial.rename(folder)
+        progress.advance(each)
+        _give_back()
+
+    def _output(self, number: int, spills: list[Any], progress: Progress) -> None:
+        name = self.plan.outputs[number].name
+        place = self.place.out / f"{name}.partial"
+        rows, sha256 = self.kind.write(self.plan, number, place, spills)
+        for file in self.plan.files if self.plan.kind != "volumes" else self.plan.files[number : number + 1]:
+            check_unchanged(file)
+        self.done[number] = self.place.finish_output(number, rows, place, sha256)
+        progress.advance(self.plan.outputs[number].bytes)
+        _give_back()
+
+    def _each(self, numbers: Iterable[int], work: Callable[[int], None]) -> None:
+        """Do something for each number, some at a time; the first failure ends it."""
+        with ThreadPoolExecutor(self.workers, "stoker-pack") as pool:
+            running: list[Future[None]] = [pool.submit(work, number) for number in numbers]
+            try:
+                wait(running, return_when=FIRST_EXCEPTION)
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+        for one in running:
+            if not one.cancelled():
+                one.result()
+
+
+def _give_back() -> None:
+    """Return to the system what libraries keep for later."""
+    gc.collect()
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()

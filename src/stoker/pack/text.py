@@ -1,0 +1,159 @@
+"""Documents, to files of tokens: one for each file of text, or all documents dealt out at random."""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from stoker.errors import UsageError
+from stoker.loader.source import documents, tokens
+from stoker.loader.source.tokenise import Recipe, Spent, largest, tokenizer_text, write_documents
+from stoker.pack import keys
+from stoker.pack.plan import VERSION, Options, Output, Piece, Plan, count_for, source_file
+from stoker.pack.spill import SavedTable, TableSpill, merge
+
+_TOKEN_BYTES = 0.5
+"""A guess: a token of two bytes for every four of text. Only estimates and the number of outputs depend on it."""
+_COPIES = 6
+
+
+def make_plan(files: Sequence[str], options: Options) -> Plan:
+    """A file of tokens for each file of text, or as many as it takes for the shuffled documents."""
+    if options.tokenizer is None:
+        raise UsageError(f"{files[0]} is text; say how to tokenise it with --tokenizer tokenizer.json")
+    if options.compress:
+        raise UsageError("tokens are mapped as they lie, so they are never compressed; leave --compress out")
+    text = tokenizer_text(options.tokenizer)
+    sources = tuple(source_file(file, None) for file in files)
+    total = sum(source.bytes for source in sources) * _TOKEN_BYTES
+    if options.shuffle:
+        count = count_for(total, min(options.shard_bytes, options.memory_bytes // (2 * _COPIES)))
+        outputs = [Output(f"text-{i:05}-of-{count:05}.tokens", 0, 0, int(total / count)) for i in range(count)]
+    else:
+        outputs = [
+            Output(f"text-{i:05}-of-{len(files):05}.tokens", i, i + 1, int(source.bytes * _TOKEN_BYTES))
+            for i, source in enumerate(sources)
+        ]
+    recipe = Recipe(text, options.column, options.documents, options.end)
+    return Plan(
+        version=VERSION,
+        kind="text",
+        files=sources,
+        rows=None,
+        row_bytes=0.0,
+        seed=options.seed if options.shuffle else None,
+        settings={
+            "tokenizer": text,
+            "column": options.column,
+            "documents": options.documents,
+            "end": options.end,
+            "dtype": tokens.narrowest(largest(recipe.load())).str,
+            "part_bytes": options.memory_bytes // (4 * _COPIES),
+        },
+        pieces=tuple(Piece(i, i + 1) for i in range(len(files))) if options.shuffle else (),
+        outputs=tuple(outputs),
+        writer=f"tokenizers {version('tokenizers')}",
+    )
+
+
+def need_bytes(plan: Plan) -> int:
+    """The most memory that one piece of work takes."""
+    part = plan.settings["part_bytes"]
+    assert isinstance(part, int)
+    held = max(output.bytes for output in plan.outputs) if plan.seed is not None else 0
+    return _COPIES * max(1 << 24, min(part, plan.source_bytes), held)
+
+
+def _recipe(plan: Plan) -> Recipe:
+    told = plan.settings
+    unit: documents.Unit = "file" if told["documents"] == "file" else "line"
+    return Recipe(str(told["tokenizer"]), str(told["column"]), unit, None if told["end"] is None else str(told["end"]))
+
+
+class _Dealer:
+    """Takes documents as they are tokenised, and spills them in parts that fit into memory."""
+
+    def __init__(self, plan: Plan, number: int, folder: Path | None) -> None:
+        self._plan, self._folder = plan, folder
+        self._next = number << keys.FILE_SHIFT
+        self._flat: list[NDArray[Any]] = []
+        self._lengths: list[NDArray[np.int64]] = []
+        self._held = 0
+        self.parts: list[TableSpill] = []
+        self._count = 0
+
+    def add(self, flat: NDArray[Any], lengths: NDArray[np.int64]) -> None:
+        """Documents after each other, and how long each is."""
+        self._flat.append(flat.astype(np.uint32))
+        self._lengths.append(lengths)
+        self._held += 4 * len(flat) + 24 * len(lengths)
+        part = self._plan.settings["part_bytes"]
+        assert isinstance(part, int)
+        if self._held > part:
+            self.flush()
+
+    def flush(self) -> None:
+        """Deal out what is held."""
+        lengths = np.concatenate(self._lengths) if self._lengths else np.empty(0, np.int64)
+        if not len(lengths):
+            return
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        flat = np.concatenate(self._flat)
+        table = pa.table({"tokens": pa.LargeListArray.from_arrays(offsets, flat)})
+        assert self._plan.seed is not None
+        found = keys.keys(self._plan.seed, self._next, self._next + len(lengths))
+        dealt = TableSpill(table, found, len(self._plan.outputs))
+        if self._folder is None:
+            self.parts.append(dealt)
+        else:
+            dealt.save(self._folder / f"{self._count:05}.arrow")
+        self._count += 1
+        self._next += len(lengths)
+        self._flat, self._lengths, self._held = [], [], 0
+
+
+class _Parts:
+    """The parts of a file's spill, as one."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self._parts = parts
+
+    def slice(self, output: int) -> list[pa.Table]:
+        """The rows of one output, of each part."""
+        return [part.slice(output) for part in self._parts]
+
+
+def spill(plan: Plan, number: int, folder: Path | None) -> _Parts | None:
+    """Tokenise a file and deal its documents out; into a folder, or into memory if there is none."""
+    dealer = _Dealer(plan, number, folder)
+    recipe = _recipe(plan)
+    write_documents(plan.files[number].path, recipe, recipe.load(), dealer, Spent())
+    dealer.flush()
+    return _Parts(dealer.parts) if folder is None else None
+
+
+def saved(plan: Plan, folder: Path) -> _Parts:  # noqa: ARG001  every layout has this signature
+    """A spill that was dealt out into a folder."""
+    return _Parts([SavedTable(path) for path in sorted(folder.glob("*.arrow"))])
+
+
+def write(plan: Plan, number: int, place: Path, spills: Sequence[Any]) -> tuple[int, None]:
+    """Write a file of tokens; returns its documents."""
+    recipe = _recipe(plan)
+    with tokens.Writer(place, np.dtype(str(plan.settings["dtype"])), {"tokenizer": recipe.digest()}) as writer:
+        if plan.seed is None:
+            source = plan.files[number].path
+            write_documents(source, recipe, recipe.load(), writer, Spent())
+        else:
+            slices = [table for spill in spills for table in spill.slice(number)]
+            if slices:
+                column = merge(slices).column("tokens").combine_chunks()
+                lengths = pc.list_value_length(column).to_numpy()
+                writer.add(column.flatten().to_numpy(), lengths)
+        writer.finish(name=plan.outputs[number].name, bytes=0, skipped=[])
+    return writer.documents, None

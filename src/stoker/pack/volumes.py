@@ -1,0 +1,82 @@
+"""Volumes, to Zarr arrays with chunks that match the patch."""
+
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stoker.errors import MissingExtraError, OtherTypeError, UsageError
+from stoker.loader.source import zarrs
+from stoker.loader.source.volume import ZARR, open_volume, spatial
+from stoker.pack.plan import VERSION, Options, Output, Plan, source_file
+
+_COPIES = 4
+_SAVING = 0.7
+"""A guess of what compression leaves of a scan; only the estimate depends on it."""
+
+
+def make_plan(files: Sequence[str], options: Options) -> Plan:
+    """An array for each volume."""
+    if options.patch is None:
+        raise UsageError("volumes are laid out for a patch; name its size, such as --patch 72,136,136")
+    if options.shuffle:
+        raise UsageError("patches of volumes are drawn at random when they are loaded; leave --shuffle out")
+    outputs = []
+    for file in files:
+        volume = open_volume(file)
+        shape = spatial(volume, options.patch)
+        if len(shape) < len(options.patch) or any(s < p for s, p in zip(shape, options.patch, strict=True)):
+            raise OtherTypeError(file, f"has shape {volume.shape}, which is smaller than the patch {options.patch}")
+        count = int(np.prod(volume.shape, dtype=np.int64)) * volume.dtype.itemsize
+        name = f"{Path(file).name.partition('.')[0]}{ZARR}"
+        outputs.append(Output(name, 0, 1, int(count * (_SAVING if options.compress else 1))))
+    names = [output.name for output in outputs]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"two volumes would become {twice}; pack them into different folders")
+    return Plan(
+        version=VERSION,
+        kind="volumes",
+        files=tuple(source_file(file, 1) for file in files),
+        rows=len(files),
+        row_bytes=float(zarrs.SHARD_BYTES),
+        seed=None,
+        settings={"patch": ",".join(map(str, options.patch)), "compress": options.compress},
+        pieces=(),
+        outputs=tuple(outputs),
+        writer=f"tensorstore {_installed()}",
+    )
+
+
+def _installed() -> str:
+    try:
+        return version("tensorstore")
+    except PackageNotFoundError as error:
+        raise MissingExtraError("tensorstore", "volumes") from error
+
+
+def need_bytes(plan: Plan) -> int:  # noqa: ARG001  every layout has this signature
+    """The most memory that one piece of work takes."""
+    return _COPIES * zarrs.SHARD_BYTES
+
+
+def spill(plan: Plan, number: int, folder: Path | None) -> None:
+    """Volumes are not shuffled."""
+
+
+def saved(plan: Plan, folder: Path) -> None:
+    """Volumes are not shuffled."""
+
+
+def write(plan: Plan, number: int, place: Path, spills: Sequence[Any]) -> tuple[int, None]:  # noqa: ARG001
+    """Write an array, shard by shard; returns 1."""
+    volume = open_volume(plan.files[number].path)
+    patch = tuple(int(part) for part in str(plan.settings["patch"]).split(","))
+    chunk = zarrs.chunks_for(patch, volume.shape)
+    compress = bool(plan.settings["compress"])
+    store = zarrs.create(place, volume.shape, volume.dtype.newbyteorder("="), chunk, compress=compress)
+    for box in zarrs.boxes(volume.shape, zarrs.shard_for(volume.shape, chunk, volume.dtype.itemsize)):
+        store[box].write(volume.read(box)).result()
+    return 1, None

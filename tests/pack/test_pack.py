@@ -1,0 +1,440 @@
+"""Packing: the right rows, the same bytes however it is carried out, and nothing lost to a kill."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import stoker
+from loader.scans import write_tiff, write_zarr
+from loader.sources import check, records
+from loader.texts import tokenizer, words, write
+from stoker import errors
+from stoker.loader.front import Loader
+from stoker.loader.source.text import TextSource
+from stoker.pack import execute, keys, plan
+from stoker.pack.kinds import plan_for
+from stoker.pack.plan import Options
+from stoker.pack.staging import MANIFEST, verify
+
+law = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MEMORY = 2 << 30
+
+
+def make_records(folder: Path, sizes: list[int]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    first = 0
+    for number, rows in enumerate(sizes):
+        np.save(folder / f"{number}.npy", records(first, rows))
+        first += rows
+
+
+def make_rows(folder: Path, sizes: list[int]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    first = 0
+    for number, rows in enumerate(sizes):
+        ids = range(first, first + rows)
+        columns = {"id": list(ids), "word": [f"w{i}" * (i % 4) for i in ids], "many": [list(range(i % 3)) for i in ids]}
+        schema = pa.schema({"id": pa.int64(), "word": pa.string(), "many": pa.list_(pa.int32())})
+        pq.write_table(pa.table(columns, schema), folder / f"{number}.parquet", row_group_size=3)
+        first += rows
+
+
+def make_text(folder: Path, sizes: list[int]) -> None:
+    first = 0
+    for number, rows in enumerate(sizes):
+        write(folder / f"{number}.jsonl", [words(first + i) for i in range(rows)])
+        first += rows
+
+
+def small(**options: Any) -> Options:
+    """Options under which a few rows make several pieces and outputs."""
+    return Options(**{"shard_bytes": 300, **options})
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Every file and its content."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def packed_ids(kind: str, folder: Path) -> list[int]:
+    """The rows of a result in order, each compared with what its id says."""
+    if kind == "records":
+        with Loader(stoker.open(folder), 7) as loader:
+            return [i for batch in loader for i in check(batch)]
+    if kind == "rows":
+        table = pa.concat_tables(pq.read_table(path) for path in sorted(folder.glob("*.parquet")))
+        for row in table.to_pylist():
+            i = row["id"]
+            assert row == {"id": i, "word": f"w{i}" * (i % 4), "many": list(range(i % 3))}
+        return [int(i) for i in table.column("id").to_pylist()]
+    source = stoker.open(folder, length=6)
+    assert isinstance(source, TextSource)
+    with Loader(source, 7) as loader:
+        rows = [
+            row[:length]
+            for batch in loader
+            for row, length in zip(batch["tokens"].tolist(), batch["lengths"], strict=True)
+        ]
+    assert all(row == words(row[0]) for row in rows)
+    return [row[0] for row in rows]
+
+
+def make(kind: str, folder: Path, sizes: list[int]) -> dict[str, Any]:
+    {"records": make_records, "rows": make_rows, "text": make_text}[kind](folder / "src", sizes)
+    return {"tokenizer": str(tokenizer(folder))} if kind == "text" else {}
+
+
+KINDS = pytest.mark.parametrize("kind", ["records", "rows", "text"])
+
+
+@KINDS
+@law
+@given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=4), shuffle=st.booleans(), on_disk=st.booleans())
+def test_every_row_is_there_once_and_shuffled_only_if_asked(
+    kind: str, sizes: list[int], shuffle: bool, on_disk: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        folder = Path(name)
+        options = small(shuffle=shuffle, seed=3, **make(kind, folder, sizes))
+        what = plan_for([str(folder / "src")], options)
+        patch.setattr(os, "fsync", lambda _: None)  # a slow disk is not the subject here
+        if on_disk:
+            force_disk(patch)
+        assert execute.run(what, folder / "dst", memory_bytes=MEMORY)
+        rows = sum(sizes)
+        got = packed_ids(kind, folder / "dst")
+        assert sorted(got) == list(range(rows))
+        if not shuffle:
+            assert got == list(range(rows))
+        elif kind != "text":  # sorted by key, whatever the pieces were
+            assert got == np.argsort(keys.keys(3, 0, rows)).tolist()
+        assert json.loads((folder / "dst" / MANIFEST).read_text())["rows"] == rows
+        verify(folder / "dst", lambda _: None)
+        assert not (folder / "dst.packing").exists()
+
+
+def force_disk(patch: pytest.MonkeyPatch) -> None:
+    """Let the first pass of a shuffle spill to disk, however little there is."""
+    plain = execute._Run.__init__
+
+    def on_disk(self: Any, *args: Any) -> None:
+        plain(self, *args)
+        self.in_memory = False
+
+    patch.setattr(execute._Run, "__init__", on_disk)
+
+
+@KINDS
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_plan_that_went_through_json_gives_the_same_bytes_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, shuffle: bool
+) -> None:
+    options = small(shuffle=shuffle, **make(kind, tmp_path, [40, 1, 25]))
+    what = plan_for([str(tmp_path / "src")], options)
+    again = plan.from_json(plan.to_json(what), "here")
+    assert again == what
+    execute.run(what, tmp_path / "one", memory_bytes=MEMORY, threads=1)
+    force_disk(monkeypatch)
+    code = (
+        "import sys; from pathlib import Path; from stoker.pack import execute, plan;"
+        "execute.run(plan.from_json(Path(sys.argv[1]).read_text(), ''), Path(sys.argv[2]), memory_bytes=2 << 30)"
+    )
+    (tmp_path / "plan.json").write_text(plan.to_json(what))
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "plan.json"), str(tmp_path / "two")], check=True)
+    execute.run(again, tmp_path / "three", memory_bytes=MEMORY, threads=3)
+    assert tree(tmp_path / "one") == tree(tmp_path / "two") == tree(tmp_path / "three")
+
+
+def test_keys_are_unique_and_their_order_is_uniform() -> None:
+    found = keys.keys(5, 0, 100_000)
+    assert len(np.unique(found)) == 100_000
+    np.testing.assert_array_equal(np.concatenate([keys.keys(5, 0, 10), keys.keys(5, 10, 30)]), found[:30])
+    assert not (keys.keys(6, 0, 1000) == found[:1000]).any()
+    counts = keys.counts(5, 100_000, 10)
+    assert counts.sum() == 100_000
+    assert np.abs(counts - 10_000).max() < 6 * 100
+    ranks = np.argsort(found)
+    assert abs(np.corrcoef(ranks, np.arange(100_000))[0, 1]) < 0.02
+    assert abs(np.corrcoef(ranks[1:], ranks[:-1])[0, 1]) < 0.02
+
+
+KILL = """
+    import os, shutil, signal, sys
+    from pathlib import Path
+    from stoker.pack import execute, plan, staging
+    from pack.test_pack import force_disk, tree
+    import pytest
+
+    what = plan.from_json(Path(sys.argv[1]).read_text(), "")
+    place = Path(sys.argv[2])
+    patch = pytest.MonkeyPatch()
+    force_disk(patch)
+    os.fsync = lambda descriptor: None
+
+    def counted(kept, at, count=[0]):
+        def call(*args, **kwargs):
+            for done in (False, True):
+                count[0] += 1
+                if count[0] == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if not done:
+                    found = kept(*args, **kwargs)
+            return found
+        return call
+
+    def child(at):
+        pid = os.fork()
+        if pid:
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        try:
+            if at:
+                for name in ("mkdir", "rename", "replace", "open"):
+                    setattr(Path, name, counted(getattr(Path, name), at))
+                # A kill loses nothing that was written, so the disk need not be waited for.
+                os.fsync = counted(lambda descriptor: None, at)
+                staging.shutil.rmtree = counted(shutil.rmtree, at)
+            execute.run(what, place, memory_bytes=2 << 30, threads=1)
+            os._exit(0)
+        except BaseException as error:
+            print("failed", at, repr(error), flush=True)
+            os._exit(1)
+
+    assert child(0) == 0
+    expected = tree(place)
+    shutil.rmtree(place)
+    killed, at = 0, 1
+    while (code := child(at)) == -9:
+        killed += 1
+        assert not place.exists() or tree(place) == expected, at
+        assert child(0) == 0, at
+        assert tree(place) == expected, at
+        assert not place.with_name(place.name + ".packing").exists(), at
+        shutil.rmtree(place)
+        at += 1 + at // 12  # every early point, and later ones more and more sparsely
+    assert code == 0, (at, code)
+    print("killed", killed)
+"""
+
+
+@pytest.mark.slow
+@KINDS
+def test_killed_at_any_point_and_run_again_it_gives_the_same_bytes(tmp_path: Path, kind: str) -> None:
+    options = small(shard_bytes=120, shuffle=True, **make(kind, tmp_path, [8, 4]))
+    what = plan_for([str(tmp_path / "src")], options)
+    if kind != "text":
+        assert len(what.pieces) > 1
+        assert len(what.outputs) > 1
+    (tmp_path / "plan.json").write_text(plan.to_json(what))
+    command = [sys.executable, "-c", textwrap.dedent(KILL), str(tmp_path / "plan.json"), str(tmp_path / "dst")]
+    here = {**os.environ, "PYTHONPATH": f"{Path(__file__).parents[1]}:{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=here)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.split()[-1]) >= 20
+
+
+def test_a_run_goes_on_with_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_records(tmp_path / "src", [40])
+    what = plan_for([str(tmp_path / "src")], small())
+    from stoker.pack import records as layout
+
+    kept, calls = layout.write, []
+
+    def fails(*args: Any) -> tuple[int, str]:
+        calls.append(args[1])
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return kept(*args)
+
+    monkeypatch.setattr(layout, "write", fails)
+    with pytest.raises(KeyboardInterrupt):
+        execute.run(what, tmp_path / "dst", memory_bytes=MEMORY, threads=1)
+    assert not (tmp_path / "dst").exists()
+    execute.run(what, tmp_path / "dst", memory_bytes=MEMORY, threads=1)
+    assert sorted(calls) == sorted([*range(len(what.outputs)), calls[3]])  # only the failed one twice
+    assert packed_ids("records", tmp_path / "dst") == list(range(40))
+
+
+def test_volumes_become_chunks_that_suit_the_patch(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    arrays = {name: random.integers(1, 200, (20 + i, 24, 28), np.uint8) for i, name in enumerate("ab")}
+    write_tiff(tmp_path / "src" / "a.tif", arrays["a"], photometric="minisblack")
+    write_zarr(tmp_path / "src" / "b.zarr", arrays["b"], (20, 24, 28))
+    for compress in (False, True):
+        what = plan_for([str(tmp_path / "src")], Options(patch=(6, 8, 10), compress=compress))
+        place = tmp_path / f"dst{compress}"
+        execute.run(what, place, memory_bytes=MEMORY)
+        execute.run(what, tmp_path / f"again{compress}", memory_bytes=MEMORY)
+        assert tree(place) == tree(tmp_path / f"again{compress}")
+        source = stoker.open(place, patch=(6, 8, 10), cache=tmp_path / "cache", patches=64)
+        with Loader(source, 4) as loader:
+            for batch in loader:
+                for i, corner in enumerate(batch["corner"].tolist()):
+                    cut = tuple(slice(a, a + part) for a, part in zip(corner, (6, 8, 10), strict=True))
+                    expected = arrays["ab"[int(batch["volume"][i])]][cut]
+                    np.testing.assert_array_equal(batch["patch"][i], expected)
+            amplification = loader.stats().amplification
+        assert amplification is not None
+        assert amplification < 1.5
+        verify(place, lambda _: None)
+
+
+def test_a_destination_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+    make_records(tmp_path / "src", [9])
+    what = plan_for([str(tmp_path / "src")], small())
+    (tmp_path / "dst").mkdir()
+    assert execute.run(what, tmp_path / "dst", memory_bytes=MEMORY)  # an empty folder will do
+    assert not execute.run(what, tmp_path / "dst", memory_bytes=MEMORY)
+    other = plan_for([str(tmp_path / "src")], small(shuffle=True))
+    with pytest.raises(errors.DestinationExistsError, match="holds something else"):
+        execute.run(other, tmp_path / "dst", memory_bytes=MEMORY)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(errors.DestinationExistsError):
+        execute.run(what, tmp_path / "file", memory_bytes=MEMORY)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_source_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
+    make_records(tmp_path / "src", [9, 9])
+    what = plan_for([str(tmp_path / "src")], small())
+    np.save(tmp_path / "src" / "1.npy", records(50, 9))
+    with pytest.raises(errors.ChangedError, match=r"1\.npy: has changed since the plan was made"):
+        execute.run(what, tmp_path / "dst", memory_bytes=MEMORY)
+    (tmp_path / "src" / "1.npy").unlink()
+    with pytest.raises(errors.ChangedError, match=r"1\.npy: is not there any more"):
+        execute.run(what, tmp_path / "dst", memory_bytes=MEMORY)
+    assert not (tmp_path / "dst").exists()
+
+
+def test_a_source_that_changes_between_two_runs_or_while_it_runs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_records(tmp_path / "src", [40])
+    from stoker.pack import records as layout
+
+    kept = layout.write
+
+    def changes(*args: Any) -> tuple[int, str]:
+        wrote = kept(*args)
+        if args[1] == 2:
+            np.save(tmp_path / "src" / "0.npy", records(50, 40))
+        return wrote
+
+    what = plan_for([str(tmp_path / "src")], small())
+    monkeypatch.setattr(layout, "write", changes)
+    with pytest.raises(errors.ChangedError, match=r"0\.npy: has changed"):
+        execute.run(what, tmp_path / "dst", memory_bytes=MEMORY, threads=1)
+    monkeypatch.setattr(layout, "write", kept)
+    anew = plan_for([str(tmp_path / "src")], small())
+    with pytest.raises(errors.ChangedError, match=r"since the pack in .*dst\.packing was begun"):
+        execute.run(anew, tmp_path / "dst", memory_bytes=MEMORY)
+    make_records(tmp_path / "src2", [40])
+    other = plan_for([str(tmp_path / "src2")], small())
+    with pytest.raises(errors.DestinationExistsError, match="unfinished pack of other files or with other options"):
+        execute.run(other, tmp_path / "dst", memory_bytes=MEMORY)
+    shutil.rmtree(tmp_path / "dst.packing")
+    execute.run(anew, tmp_path / "dst", memory_bytes=MEMORY)
+
+
+def test_a_full_disk_is_named_and_the_run_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    make_records(tmp_path / "src", [4000])
+    what = plan_for([str(tmp_path / "src")], Options(shard_bytes=40_000))
+    (tmp_path / "plan.json").write_text(plan.to_json(what))
+    code = """
+        import resource, signal, sys
+        from pathlib import Path
+        from stoker.errors import DiskFullError
+        from stoker.pack import execute, plan
+        what = plan.from_json(Path(sys.argv[1]).read_text(), "")
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+        try:
+            execute.run(what, Path(sys.argv[2]), memory_bytes=2 << 30)
+        except DiskFullError as error:
+            print(error)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "plan.json"), str(tmp_path / "dst")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "no room for" in done.stdout
+    assert "run the same command again to go on" in done.stdout
+    assert not (tmp_path / "dst").exists()
+    execute.run(what, tmp_path / "dst", memory_bytes=MEMORY)
+    assert packed_ids("records", tmp_path / "dst") == list(range(4000))
+
+
+def test_what_cannot_fit_is_refused_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_records(tmp_path / "src", [40])
+    what = plan_for([str(tmp_path / "src")], small())
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100))
+    with pytest.raises(errors.DiskFullError, match="takes about 0 MB, and 0 MB are free"):
+        execute.run(what, tmp_path / "dst", memory_bytes=MEMORY)
+    assert not list(tmp_path.glob("dst*/out/*"))
+    with pytest.raises(errors.UsageError, match="--memory is 1 MB; this needs at least"):
+        execute.run(what, tmp_path / "dst", memory_bytes=1 << 20)
+
+
+def test_damage_is_found_by_verifying(tmp_path: Path) -> None:
+    make_records(tmp_path / "src", [40])
+    what = plan_for([str(tmp_path / "src")], small())
+    execute.run(what, tmp_path / "dst", memory_bytes=MEMORY, verify=True)
+    path = tmp_path / "dst" / what.outputs[1].name
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(errors.CorruptError, match="does not match the manifest"):
+        execute.run(what, tmp_path / "dst", memory_bytes=MEMORY, verify=True)
+    path.unlink()
+    with pytest.raises(errors.CorruptError, match="is not there"):
+        execute.run(what, tmp_path / "dst", memory_bytes=MEMORY, verify=True)
+
+
+def test_bad_sources_are_named_and_wrong_options_refused(tmp_path: Path) -> None:
+    make_records(tmp_path / "rec", [9, 9])
+    make_rows(tmp_path / "pq", [9])
+    make_text(tmp_path / "txt", [9])
+    write_zarr(tmp_path / "vol" / "a.zarr", np.ones((4, 4, 4), np.uint8))
+    wrong: list[tuple[str, dict[str, Any], str]] = [
+        ("rec", {"compress": True}, "records are mapped"),
+        ("txt", {}, "is text; say how to tokenise it with --tokenizer"),
+        ("txt", {"tokenizer": str(tokenizer(tmp_path)), "compress": True}, "tokens are mapped"),
+        ("vol", {}, "is a volume|no file matches"),
+        ("vol", {"patch": (2, 2, 2), "shuffle": True}, "leave --shuffle out"),
+        ("vol", {"patch": (9, 9, 9)}, "smaller than the patch"),
+        ("none", {}, "does not exist"),
+    ]
+    for name, options, says in wrong:
+        with pytest.raises(errors.StokerError, match=says):
+            plan_for([str(tmp_path / name)], Options(**options))
+    os.truncate(tmp_path / "rec" / "1.npy", 300)
+    with pytest.raises(errors.TruncatedError, match=r"1\.npy, row \d: cut short"):
+        plan_for([str(tmp_path / "rec")], Options())
+    pq.write_table(pa.table({"other": [1]}), tmp_path / "pq" / "1.parquet")
+    with pytest.raises(errors.OtherTypeError, match=r"1\.parquet: has the columns other int64; expected id int64"):
+        plan_for([str(tmp_path / "pq")], Options())
+    (tmp_path / "txt" / "0.jsonl").write_text('{"text": "1"}\n{"text"\n')
+    what = plan_for([str(tmp_path / "txt")], Options(tokenizer=str(tokenizer(tmp_path))))
+    with pytest.raises(errors.CorruptError, match=r"0\.jsonl, row 1: line 2 is not JSON"):
+        execute.run(what, tmp_path / "dst", memory_bytes=MEMORY)
+    version_9 = plan.to_json(what).replace('"version": 1', '"version": 9')
+    for text, says in [("{}", "no plan"), ("nothing", "no plan"), (version_9, "version 9")]:
+        with pytest.raises(errors.UsageError, match=says):
+            plan.from_json(text, "here")
+    evil = json.loads(plan.to_json(what))
+    evil["outputs"][0]["name"] = "../../evil.tokens"
+    with pytest.raises(errors.UsageError, match="expected a plain file name"):
+        plan.from_json(json.dumps(evil), "here")
