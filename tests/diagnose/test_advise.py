@@ -31,7 +31,7 @@ def candidates(cause: str, **changes: Any) -> list[Any]:
     return list(advise(said, seen).findings[0].candidates)
 
 
-@pytest.mark.parametrize("cause", set(CAUSES) - {"compute-bound", "healthy", "straggler"})
+@pytest.mark.parametrize("cause", sorted(set(CAUSES) - {"compute-bound", "healthy", "straggler"}))
 def test_every_cause_leads_to_something_to_do(cause: str) -> None:
     found = candidates(cause, num_workers=1, persistent_workers=False)
     assert found
