@@ -19,7 +19,7 @@ CASES = sorted(QUICK)
 TINY = "0.02"
 
 
-def run(script: Path, *arguments: str | Path, cwd: Path, timeout_s: float = 120) -> "subprocess.CompletedProcess[str]":
+def run(script: Path, *arguments: str | Path, cwd: Path, timeout_s: float = 500) -> "subprocess.CompletedProcess[str]":
     # The scripts are run as a user runs them, so with a user's warnings: only ours are errors.
     environment = {**os.environ, "PYTHONWARNINGS": "default", "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(

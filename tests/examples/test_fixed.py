@@ -9,6 +9,8 @@ import torch
 
 from examples.cases import EXAMPLES, run
 
+pytestmark = pytest.mark.timeout(1000)  # real programs: a busy machine takes minutes over seconds
+
 FIXED = sorted(path.parent.name for path in EXAMPLES.glob("*/train_fixed.py"))
 QUICK = {
     "records": ["--steps", "6", "--batch-size", "64", "--val-steps", "1"],

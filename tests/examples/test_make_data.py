@@ -14,6 +14,8 @@ import pytest
 
 from examples.cases import CASES, EXAMPLES, TINY, make_data
 
+pytestmark = pytest.mark.timeout(1000)  # real programs: a busy machine takes minutes over seconds
+
 
 def digest(folder: Path) -> dict[str, str]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())

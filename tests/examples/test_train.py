@@ -15,6 +15,8 @@ import torch
 
 from examples.cases import CASES, EXAMPLES, QUICK, run, train
 
+pytestmark = pytest.mark.timeout(1000)  # real programs: a busy machine takes minutes over seconds
+
 # Runs the script as __main__ and then tells which modules of ours it brought in.
 WATCHED = """
 import runpy, sys
