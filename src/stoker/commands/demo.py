@@ -33,7 +33,7 @@ STOKER = [sys.executable, "-m", "stoker"]
 DOCTOR_CODES = (0, TooFewStepsError.exit_code)  # a tiny --scale may be too little to judge; the rest still holds
 TUNE_CODES = (*DOCTOR_CODES, UsageError.exit_code)  # so may the budget be for one comparison, on a busy machine
 STEADY = "3s"  # of each run that tune compares: enough for the small cases, and many runs fit the budget
-STOP_LIMIT_S = 10.0
+STOP_LIMIT_S = 30.0  # the doctor still writes what it saw; ended before that, it would leave the training behind
 
 
 @dataclass(frozen=True)
