@@ -82,7 +82,8 @@ def _is_input(one: Finding) -> bool:
 
 
 def _ceilings(facts: Facts) -> Ceilings:
-    size = facts.said.samples_per_s * facts.step_s if facts.said.samples_per_s else None
+    mean_s = facts.said.mean_step_s
+    size = facts.said.samples_per_s * mean_s if facts.said.samples_per_s and mean_s else None
     return Ceilings(
         loader_samples_per_s=size / facts.loader_s if size and facts.loader_s else None,
         compute_samples_per_s=size / facts.compute_s if size and facts.compute_s else None,
