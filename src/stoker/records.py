@@ -247,6 +247,7 @@ class Probes:
     benches: tuple[Bench, ...] = ()
     makings: tuple[Making, ...] = ()
     inspection: Inspection | None = None
+    ordering: "Ordering | None" = None
     container: Container | None = None
     padding_share: float | None = None
     shapes: int | None = None  # different shapes among the batches that were looked at …
@@ -344,7 +345,6 @@ class WorkerTrack:
     batches: tuple[WorkerBatch, ...]
     sample_lines: tuple[int, ...]
     lines: tuple[Line, ...]
-    ordering: Ordering | None = None
     makings: tuple[Making, ...] = ()
     unpickle_s: float | None = None
 

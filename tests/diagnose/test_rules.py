@@ -59,12 +59,11 @@ def sick() -> dict[str, Facts]:
     """For each cause a run that suffers from it."""
     quota = Container(0.5, 5.0, 10.0, None, None)
     small = Container(None, None, 10.0, 1000, 0)
-    sampler = worker(pid=1, worker=None, ordering=Ordering(5.0, 100))
     text = worker(makings=(Making(8, 1.0, 0, 0.95, "train.py:5 encode", ()),))
     creeping = worker(batches=tuple(row(end_ns=int(i * 1e9), private_bytes=(10 + 20 * i) << 20) for i in range(6)))
     seen = facts().seen
     return {
-        "sampler": facts(seen=dataclasses.replace(seen, workers=(sampler,)), compute_s=0.04, device_step_s=None),
+        "sampler": facts(probes=Probes(ordering=Ordering(5.0, 100)), compute_s=0.04, device_step_s=None),
         "tokenize": waiting(real=slow(5e-3), seen=dataclasses.replace(seen, workers=(text,))),
         "collate": waiting(real=slow(5e-3, collate_s=4.8e-3), probes=Probes(default_collate=False)),
         "per-item-fetch": waiting({"fresh": slow(2e-4)}, real=slow(2e-4, mean_wall_s=6e-3, mean_net_s=1e-3)),

@@ -20,7 +20,8 @@ def diagnose(seen: Observation, track: Track, named: Attribution, said: Diagnosi
     facts = gather(seen, track, named, said)
     if facts is None:
         return said
-    found = order([found for rule in RULES if (found := rule(facts)) is not None], facts)
+    found = [_of_epoch(one, facts) for rule in RULES if (one := rule(facts)) is not None]
+    found = order([one for one in found if _matters(one)], facts)
     bound = compute.compute_bound(facts)
     if bound is not None and not any(_matters(one) for one in found):
         found.append(bound)
@@ -28,6 +29,19 @@ def diagnose(seen: Observation, track: Track, named: Attribution, said: Diagnosi
     if found and not any(_matters(one) or one is bound for one in found):
         found = []
     return dataclasses.replace(said, ceilings=_ceilings(facts), findings=tuple(_linked(found)), verdict=verdict)
+
+
+def _of_epoch(one: Finding, facts: Facts) -> Finding:
+    """A gain in each step, as a gain of the whole epoch: what comes once in it stays."""
+    whole_s, steps = facts.epoch_s, facts.said.steps_per_epoch
+    if one.gain_max is None or one.cause in ONCE or not whole_s or not steps:
+        return one
+    share = min(steps * facts.wall_step_s / whole_s, 1.0)
+    return dataclasses.replace(one, gain_max=1 / (1 - share * (1 - 1 / one.gain_max)))
+
+
+ONCE = {"worker-respawn", "dataset-pickle", "checkpoint-stall", "validation-stall", "cold-cache", "recompile"}
+"""Causes whose gain is that of an epoch or a run already."""
 
 
 def _matters(one: Finding) -> bool:
@@ -68,7 +82,8 @@ def _is_input(one: Finding) -> bool:
 
 
 def _ceilings(facts: Facts) -> Ceilings:
-    size = facts.said.samples_per_s * facts.step_s if facts.said.samples_per_s else None
+    mean_s = facts.said.mean_step_s
+    size = facts.said.samples_per_s * mean_s if facts.said.samples_per_s and mean_s else None
     return Ceilings(
         loader_samples_per_s=size / facts.loader_s if size and facts.loader_s else None,
         compute_samples_per_s=size / facts.compute_s if size and facts.compute_s else None,

@@ -33,10 +33,7 @@ AGAIN = 2
 
 def sampler(facts: Facts) -> Finding | None:
     """Time inside the sampler, on the main thread."""
-    main = next((w for w in facts.seen.workers if w.pid == facts.track.pid and w.ordering), None)
-    if main is None or main.ordering is None or not main.ordering.batches:
-        return None
-    each_s = main.ordering.seconds / main.ordering.batches
+    each_s = facts.ordering_s
     gain = facts.step_gain(facts.step_s - each_s)
     if gain < GAIN:
         return None

@@ -137,8 +137,13 @@ class Facts:
 
     def step_gain(self, new_step_s: float) -> float:
         """The speed-up if a step took this long, but never less than the compute ceiling allows."""
-        floor = min(self.compute_s or 0.0, self.step_s)
+        floor = min(self.compute_s or self.rest_s, self.step_s)
         return self.step_s / max(new_step_s, floor, 1e-9)
+
+    @property
+    def rest_s(self) -> float:
+        """What is left of a step without its wait: the bound where no replay told."""
+        return max(self.step_s - self.wait_s, 0.05 * self.step_s)
 
     def data_gain(self, kept_share: float) -> float:
         """The speed-up if making a batch took only this share of what it takes."""
@@ -174,7 +179,7 @@ class Facts:
     @property
     def potential(self) -> float:
         """How much faster the loop runs on batches that are there already."""
-        return self.step_s / self.compute_s if self.compute_s else self.step_s / max(self.step_s - self.wait_s, 1e-9)
+        return self.step_s / (self.compute_s or self.rest_s)
 
     @property
     def waits(self) -> bool:
@@ -226,6 +231,12 @@ class Facts:
         if not self.workers:
             return 1.0
         return (self.real.mean_cpu_s * self.real.samples + (self.main_cpu_s or 0.0)) / self.ideal_step_s
+
+    @property
+    def ordering_s(self) -> float:
+        """Seconds inside the sampler for a batch."""
+        ordering = self.probes.ordering
+        return ordering.seconds / ordering.batches if ordering is not None and ordering.batches else 0.0
 
     def bench(self, label: str) -> Production | None:
         """How batches of this label were made."""

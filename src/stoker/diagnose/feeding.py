@@ -143,7 +143,7 @@ def ipc(facts: Facts) -> Finding | None:
         return None
     made_s = facts.made_s or 0.0
     receiving = [drain.cpu_s / drain.batches for drain in facts.probes.drains if drain.batches]
-    received_s = quantile(receiving, 0.5) if receiving else 0.0
+    received_s = max(quantile(receiving, 0.5) - facts.ordering_s, 0.0) if receiving else 0.0
     objects, size = made.tensors * made.samples, made.pickled_bytes * made.samples
     if made_s > 0.6 * facts.loader_s:
         return None

@@ -158,9 +158,8 @@ class Probes:
         return enough or (self._real >= 2 and seconds > REAL_LONGEST_S)  # noqa: PLR2004
 
     def _choose(self) -> None:
-        """A loop that mostly waits is asked about its data first: a bench takes none of the loop's own steps."""
-        step_s, gap_s = self._step_s(), self._waited_s()
-        if "bench" in self._plan and len(self._times) > 1 and gap_s > 2 * step_s:
+        """A loop whose batches are dear is asked about its data first: a bench takes none of the loop's own steps."""
+        if "bench" in self._plan and len(self._times) > 1 and self._waited_s() > SLOW_BATCH_S:
             self._plan.remove("bench")
             self._plan.appendleft("bench")
 

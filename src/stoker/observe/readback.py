@@ -222,6 +222,7 @@ class Process:
             makings=tuple(decode(Making, _plain(note)) for note in self.all("making")),
             inspection=decode(Inspection, _plain(inspection)) if inspection else None,
             container=decode(Container, container) if container else None,
+            ordering=self._ordering(),
             padding_share=padding.get("share"),
             pickled_bytes=max((note["bytes"] for note in pickled), default=None),
             pickle_s=sum(note["seconds"] for note in pickled) if pickled else None,
@@ -245,7 +246,6 @@ class Process:
             batches=batches,
             sample_lines=tuple(sample_lines),
             lines=self._places(),
-            ordering=self._ordering(),
             makings=tuple(decode(Making, _plain(note)) for note in self.all("making")),
             unpickle_s=max((note["seconds"] for note in self.all("unpickled")), default=None),
         )

@@ -35,7 +35,7 @@ def _note(note: str) -> Text:
 
 def _parts(diagnosis: Diagnosis, run: str) -> Iterator[RenderableType]:
     yield _box(diagnosis, run)
-    if diagnosis.findings:
+    if any(finding.candidates for finding in diagnosis.findings):
         yield _candidates(diagnosis)
     yield _phases(diagnosis)
     if diagnosis.step_phases:
