@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from stoker.errors import ChecksumError, CorruptError, DataError, EmptyFileError, TruncatedError
 from stoker.loader.source.blocks import Ints
 
-_MD5 = re.compile("[0-9a-f]{32}")
+_MD5 = "^[0-9a-f]{32}$"
 _VERSION = b"1"
 _HASHED = 1 << 16
 
@@ -59,7 +60,12 @@ class Manifest:
 
     def has_md5(self, row: int) -> bool:
         """True if the tag is the MD5 of the object: not of an upload in parts, nor of another kind of store."""
-        return _MD5.fullmatch(self.tag(row)) is not None
+        return bool(self._md5s[row])
+
+    @cached_property
+    def _md5s(self) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = pc.match_substring_regex(self.tags, _MD5).to_numpy(zero_copy_only=False)
+        return found
 
     def wrong(self, row: int, data: Any) -> DataError | None:
         """Why a body is not the object that was listed; None if it is."""

@@ -10,9 +10,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from stoker.errors import ClosedError, DataError, StokerError, TimedOutError
+from stoker.errors import ChangedError, ClosedError, DataError, StokerError, TimedOutError
 from stoker.loader.cache import Cache, Claims
 from stoker.loader.source.limit import Limit
 from stoker.loader.source.manifest import Manifest
@@ -56,7 +57,7 @@ class Want:
         self.tries = 0
         self.begun_s = 0.0
         """When the request under way was sent; 0 if none is."""
-        self.asked: set[asyncio.Task[None]] = set()
+        self.asked: set[asyncio.Future[Any]] = set()
         self.hedged = False
         self._event: threading.Event | None = None
 
@@ -121,7 +122,6 @@ class Transfer:
         self._arrived: queue.SimpleQueue[tuple[Want, Any] | None] = queue.SimpleQueue()
         self._closed = False
         self._loop = asyncio.new_event_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._threads = [threading.Thread(target=self._run, name="stoker-remote", daemon=True)]
         self._threads += [
             threading.Thread(target=self._settle, name="stoker-settle", daemon=True) for _ in range(_SETTLERS)
@@ -160,13 +160,12 @@ class Transfer:
     # ---- the thread of the requests
 
     def _run(self) -> None:
-        watch = self._loop.create_task(self._watch())
         self._loop.call_soon(self._pump)
+        self._loop.call_later(_WATCH_S, self._watch)
         self._loop.run_forever()
-        watch.cancel()
-        for task in self._tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(watch, *self._tasks, return_exceptions=True))
+        for want in self._active:
+            self._end(want)
+        self._loop.run_until_complete(asyncio.sleep(0))  # the cancelled requests are told
         self._loop.close()
         for want in [*self._active, *self._urgent]:
             if not want.done:
@@ -192,71 +191,51 @@ class Transfer:
             self._pump()
 
     def _issue(self, want: Want) -> None:
+        """Ask for an object, unless it is in the cache by now or another process is bringing it."""
         want.issued = True
         self._active.add(want)
-        self._begin(want)
-
-    def _begin(self, want: Want) -> None:
-        """Ask for an object, unless it is in the cache by now or another process is bringing it."""
-        if want.tries:
-            self._start(self._after(want, backoff_s(want.tries)))
-        elif self._must_wait(want):
-            self._start(self._wait_for_others(want))
-        else:
+        if self._cache is None or not self._cache.keep[want.row] or self._cache.off is not None:
             self._ask(want)
+        else:
+            self._claim(want, _POLL_S[0], time.monotonic() + self._remote.timeout_s)
 
-    def _start(self, work: Any) -> "asyncio.Task[None]":
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _after(self, want: Want, pause_s: float) -> None:
-        await asyncio.sleep(pause_s)
-        self._ask(want)
-
-    def _must_wait(self, want: Want) -> bool:
-        """True if another process, or stream, downloads the object, or has just done so."""
-        if self._cache is None or self._claims is None or not self._cache.keep[want.row] or self._cache.off is not None:
-            return False
-        want.claimed = self._claims.take(self._cache.name(want.row))
-        return not want.claimed or self._cache.has(want.row)
-
-    async def _wait_for_others(self, want: Want) -> None:
-        """Until the object is there; should that take too long, or the other one fail, download it here."""
+    def _claim(self, want: Want, pause_s: float, until_s: float) -> None:
+        """Be the one to download an object, or wait for who is; should that take too long, download it all the same."""
+        if want.done:
+            return
         assert self._cache is not None
         assert self._claims is not None
-        pause_s, until_s = _POLL_S[0], time.monotonic() + self._remote.timeout_s
-        while not want.claimed and time.monotonic() < until_s:
-            await asyncio.sleep(pause_s)
-            pause_s = min(_POLL_S[1], 2 * pause_s)
-            want.claimed = self._claims.take(self._cache.name(want.row))
-        if self._cache.has(want.row):
+        want.claimed = self._claims.take(self._cache.name(want.row))
+        if not want.claimed and time.monotonic() < until_s:
+            self._loop.call_later(pause_s, self._claim, want, min(_POLL_S[1], 2 * pause_s), until_s)
+        elif self._cache.has(want.row):
             self._finish(want)
         else:
             self._ask(want)
 
     def _ask(self, want: Want, *, hedge: bool = False) -> None:
+        """Send a request."""
+        if self._closed:
+            return
+        now_s = time.monotonic()
         if not hedge:
-            want.begun_s, want.hedged = time.monotonic(), False
-        want.asked.add(self._start(self._request(want, hedge=hedge)))
-
-    async def _request(self, want: Want, *, hedge: bool) -> None:
-        """One request. The first answer counts; an error counts if no other request is under way."""
-        me = asyncio.current_task()
-        assert me is not None
-        begun_s = time.monotonic()
+            want.begun_s, want.hedged = now_s, False
         self._counters.add("requests")
-        try:
-            data = await self._remote.get(self._manifest, want.row)
-        except Exception as error:  # noqa: BLE001  all are explained, counted, and given to whoever waits
-            want.asked.discard(me)
-            if not want.asked and want.begun_s:
+        answer = asyncio.ensure_future(self._remote.get(self._manifest, want.row), loop=self._loop)
+        want.asked.add(answer)
+        answer.add_done_callback(partial(self._answered, want, now_s, hedge))
+
+    def _answered(self, want: Want, begun_s: float, hedge: bool, answer: "asyncio.Future[Any]") -> None:
+        """The first answer counts; an error counts if no other request is under way."""
+        error = None if answer.cancelled() else answer.exception()
+        if answer not in want.asked or answer.cancelled():
+            return  # another one was first, or time was up
+        want.asked.discard(answer)
+        if error is not None:
+            if not want.asked:
                 self._failed(want, error)
             return
-        if not want.begun_s:
-            return
-        want.asked.discard(me)
+        data = answer.result()
         self._end(want)
         now_s = time.monotonic()
         self._limit.done(now_s - begun_s, now_s, wanted=len(self._active) >= self._limit.now)
@@ -269,10 +248,9 @@ class Transfer:
 
     def _end(self, want: Want) -> None:
         """No request for it is of interest any more."""
-        want.begun_s = 0.0
-        for task in want.asked:
-            task.cancel()
-        want.asked.clear()
+        asked, want.asked, want.begun_s = want.asked, set(), 0.0
+        for answer in asked:
+            answer.cancel()
 
     def _failed(self, want: Want, error: BaseException) -> None:
         """Ask again, or give up."""
@@ -293,7 +271,7 @@ class Transfer:
         want.tries += 1
         self._counters.add("retries")
         self._active.add(want)
-        self._begin(want)
+        self._loop.call_later(backoff_s(want.tries), self._ask, want)
 
     def _finish(self, want: Want, error: StokerError | None = None) -> None:
         self._release(want)
@@ -306,19 +284,18 @@ class Transfer:
             want.claimed = False
             self._claims.release(self._cache.name(want.row))
 
-    async def _watch(self) -> None:
+    def _watch(self) -> None:
         """Give slow requests a second one, and end those that should have ended."""
-        while True:
-            await asyncio.sleep(_WATCH_S)
-            now_s, hedge_s = time.monotonic(), self._limit.hedge_s()
-            for want in list(self._active):
-                age_s = now_s - want.begun_s if want.begun_s else 0.0
-                if age_s > self._remote.timeout_s + _GRACE_S:
-                    self._failed(want, TimeoutError("timed out"))
-                elif hedge_s is not None and age_s > hedge_s and not want.hedged and self._may_hedge():
-                    want.hedged = True
-                    self._counters.add("hedges")
-                    self._ask(want, hedge=True)
+        now_s, hedge_s = time.monotonic(), self._limit.hedge_s()
+        for want in list(self._active):
+            age_s = now_s - want.begun_s if want.begun_s else 0.0
+            if age_s > self._remote.timeout_s + _GRACE_S:
+                self._failed(want, TimeoutError("timed out"))
+            elif hedge_s is not None and age_s > hedge_s and not want.hedged and self._may_hedge():
+                want.hedged = True
+                self._counters.add("hedges")
+                self._ask(want, hedge=True)
+        self._loop.call_later(_WATCH_S, self._watch)
 
     def _may_hedge(self) -> bool:
         return self._counters.hedges < 1 + _HEDGE_SHARE * self._counters.requests
@@ -339,11 +316,17 @@ class Transfer:
             want.finish(data)
 
     def _distrust(self, want: Want, wrong: DataError) -> None:
-        self._start(self._ask_why(want, wrong))
-
-    async def _ask_why(self, want: Want, wrong: DataError) -> None:
         """A body was not the listed one: either the object changed, or the way here spoiled it."""
-        changed = await self._remote.has_changed(self._manifest, want.row)
+        self._active.add(want)
+        look = self._loop.create_task(self._remote.has_changed(self._manifest, want.row))
+        want.asked.add(look)
+        look.add_done_callback(partial(self._looked, want, wrong))
+
+    def _looked(self, want: Want, wrong: DataError, look: "asyncio.Future[ChangedError | None]") -> None:
+        if look.cancelled() or look not in want.asked:
+            return
+        want.asked.discard(look)
+        changed = look.result()
         if changed is not None or want.tries >= self._remote.retries:
             self._finish(want, changed or wrong)
         else:
