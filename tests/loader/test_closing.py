@@ -138,6 +138,7 @@ def test_after_a_fork_the_child_iterates_anew_and_an_old_iterator_says_why_not(t
     before = check(next(iterator))
     child = os.fork()
     if child == 0:
+        signal.alarm(60)  # a child that hangs is a failure, not an orphan
         code = 1
         try:
             try:

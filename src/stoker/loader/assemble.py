@@ -54,10 +54,9 @@ def _capacity(rows: int) -> int:
 class Pool:
     """Lends buffers. Has no lock: the end of a loan can run inside any thread, at any allocation."""
 
-    def __init__(self, keep_bytes: int, *, most_bytes: float = math.inf, pinned: bool = False) -> None:
+    def __init__(self, keep_bytes: int, *, pinned: bool = False) -> None:
         self._free: dict[_Key, deque[_Buffer]] = defaultdict(deque)
         self._keep_bytes = keep_bytes
-        self._most_bytes = most_bytes
         self._loans: dict[int, _Loan] = {}
         self._pinned = pinned
         self._closed = False
@@ -70,8 +69,6 @@ class Pool:
         try:
             buffer = self._free[key].pop()  # the one used last: it is still in the processor's cache
         except IndexError:
-            if self.nbytes() + _nbytes(key) > self._most_bytes:
-                self.trim()  # what is kept has other sizes than what is asked for
             buffer = _Buffer(key, pinned=self._pinned)
             self.made += 1
         view = buffer.array[:rows]

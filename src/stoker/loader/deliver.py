@@ -160,9 +160,13 @@ class Stream:
 
     def _grow(self) -> None:
         while len(self._pool) < self.threads:
-            thread = threading.Thread(target=_serve, args=(self, len(self._pool)), name="stoker-fetch", daemon=True)
+            started = threading.Event()
+            arguments = (self, len(self._pool), started)
+            thread = threading.Thread(target=_serve, args=arguments, name="stoker-fetch", daemon=True)
             self._pool.append(thread)
             thread.start()
+            # A fork while a thread sets torch's thread count would copy locks that nobody opens in the child.
+            started.wait()
 
     def _peek(self, ahead: int) -> Ticket:
         while len(self._upcoming) <= ahead:
@@ -219,7 +223,6 @@ class Stream:
 
     def serve(self, number: int) -> None:
         """A thread's life."""
-        use_one_core()
         with self._lock:
             while not self._closed:
                 job = self._job() if number < self.threads else None
@@ -249,5 +252,7 @@ class Stream:
                 thread.join(_JOIN_S)
 
 
-def _serve(stream: Stream, number: int) -> None:
+def _serve(stream: Stream, number: int, started: threading.Event) -> None:
+    use_one_core()
+    started.set()
     stream.serve(number)

@@ -57,7 +57,7 @@ class SourceEngine:
         on_device = copier(device)
         self._pool = Pool(budget.kept_bytes(memory_bytes), pinned=on_device is not None)
         self._shaper = Shaper(ragged, self._pool)
-        self._blocks = Pool(memory_bytes, most_bytes=budget.blocks_bytes(memory_bytes))
+        self._blocks = Pool(memory_bytes)
         self._quality = Quality(source)
         self._batches = Batches(
             source,

@@ -121,21 +121,24 @@ class Loaded:
     stored_bytes: int
 
 
-def _pack(columns: list[tuple[Bytes, Bytes | None]], stored_bytes: int, lease: Lease) -> Loaded:
-    """Copy a block's columns into one reused buffer: Arrow can then reuse its own for the next block."""
+def _pack(columns: list[tuple[Bytes, Bytes | None]], stored_bytes: int, usual_bytes: int, lease: Lease) -> Loaded:
+    """Copy a block's columns into one reused buffer: Arrow can then reuse its own for the next block.
+
+    Buffers have the size of the largest block, so that any block fits into any; what is not written takes no memory.
+    """
     twins: list[int] = []
     for _, offsets in columns:
         twins.append(_twin(offsets, columns, len(twins)))
     parts = [values for values, _ in columns]
     parts += [_NONE if offsets is None or twins[i] != i else offsets for i, (_, offsets) in enumerate(columns)]
     starts = np.cumsum([0, *(-(-part.nbytes // _ALIGN) * _ALIGN for part in parts)]).tolist()
-    memory, _ = lease(max(1, starts[-1]), (), _BYTE)
+    memory, _ = lease(max(usual_bytes, starts[-1]), (), _BYTE)
     target = memory.numpy()
     for part, start in zip(parts, starts, strict=False):
         np.copyto(target[start : start + part.nbytes], part)
     addresses = [memory.data_ptr() + start for start in starts]
     offset_addresses = [addresses[len(columns) + twin] for twin in twins]
-    return Loaded(memory, addresses[: len(columns)], offset_addresses, twins, memory.nbytes, stored_bytes)
+    return Loaded(memory, addresses[: len(columns)], offset_addresses, twins, starts[-1], stored_bytes)
 
 
 def _twins_in_all(twins: Sequence[Sequence[int]], columns: int) -> tuple[int, ...]:
@@ -247,6 +250,8 @@ class ParquetSource(Source):
             raise NoDataError(f"none of {len(paths)} files can be loaded; the first: {self.skipped[0].reason}")
         self.blocks = SizedBlocks([group.rows for group in self._groups])
         self.row_bytes = sum(group.decoded_bytes for group in self._groups) / self.blocks.rows
+        slack = 4 * _ALIGN * len(self.fields)
+        self._usual_bytes = max(group.decoded_bytes for group in self._groups) + slack
         ends = np.cumsum([group.rows for group in self._groups])
         files = np.array([group.file for group in self._groups])
         last = np.flatnonzero(np.diff(files, append=-1))
@@ -315,7 +320,7 @@ class ParquetSource(Source):
             raise CorruptError(path, reason, group.first_row) from error
         if table.num_rows != group.rows:
             raise CorruptError(path, f"{table.num_rows} rows were decoded; expected {group.rows}", group.first_row)
-        return _pack(columns, group.stored_bytes, lease)
+        return _pack(columns, group.stored_bytes, self._usual_bytes, lease)
 
     def _file(self, number: int) -> pq.ParquetFile:
         """The thread's own handle of a file: Arrow's readers are not made for sharing."""
