@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 import stoker
 from stoker.loader.source import zarrs
+from stoker.loader.source.volumes import VolumeSource, open_volumes
 
 CASE = Path(__file__).resolve().parents[1] / "examples" / "volumes"
 sys.path.insert(0, str(CASE))
@@ -43,11 +44,11 @@ def slow_rate(data: Path, patch: list[int], steps: int) -> float:
     return steps / (time.perf_counter() - began)
 
 
-def prepared(data: Path, patch: list[int], cache: Path) -> stoker.loader.source.interface.Source:
+def prepared(data: Path, patch: list[int], cache: Path) -> VolumeSource:
     from train_fixed import prepare  # type: ignore[import-not-found]
 
-    source = stoker.open(data / "images", labels=data / "labels", patch=patch, patches=5, cache=cache)
-    return source.cached(prepare, key="as the case does")  # type: ignore[attr-defined,no-any-return]
+    source = open_volumes(data / "images", labels=data / "labels", patch=patch, patches=5, cache=cache)
+    return source.cached(prepare, key="as the case does")
 
 
 def fast_rate(loader: stoker.Loader, seconds: float) -> float:

@@ -99,7 +99,8 @@ class _Run:
         spilled = any(place.spill.iterdir())
         budget = memory_bytes - psutil.Process().memory_info().rss - workers * kind.need_bytes(plan)
         held = max(plan.source_bytes, int((plan.rows or 0) * (plan.row_bytes + 8)))
-        self.in_memory = not spilled and 2 * held <= budget
+        copies = 1.2 if plan.kind == "records" else 3.0  # tables are copied while they are dealt out
+        self.in_memory = not spilled and copies * held <= budget
 
     def total_bytes(self) -> int:
         """What has to be written."""
@@ -133,7 +134,9 @@ class _Run:
     def _deal(self, progress: Progress) -> list[Any]:
         numbers = range(len(self.plan.pieces))
         if self.in_memory:
-            return [self.kind.spill(self.plan, number, None) for number in numbers]
+            found: dict[int, Any] = {}
+            self._each(numbers, lambda number: found.update({number: self.kind.spill(self.plan, number, None)}))
+            return [found[number] for number in numbers]
         each = self.plan.source_bytes // len(numbers)
         missing = [number for number in numbers if not self._spill_folder(number).exists()]
         self._each(missing, lambda number: self._spill(number, each, progress))

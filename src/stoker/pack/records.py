@@ -14,9 +14,7 @@ from stoker.errors import OtherTypeError, TruncatedError, UsageError
 from stoker.loader.source.header import read_header
 from stoker.pack import keys
 from stoker.pack.plan import VERSION, Options, Output, Piece, Plan, count_for, source_file, split
-from stoker.pack.spill import RecordSpill, SavedRecords, deal
-
-_COPY_BYTES = 1 << 20
+from stoker.pack.spill import STEP_BYTES, RecordSpill, SavedRecords, buffers, read_exactly, steps
 
 
 def make_plan(files: Sequence[str], options: Options) -> Plan:
@@ -62,7 +60,7 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
 def need_bytes(plan: Plan) -> int:
     """The most memory that one piece of work takes."""
     if plan.seed is None:
-        return 2 * _COPY_BYTES
+        return 2 * STEP_BYTES
     largest = max(
         *(piece.stop - piece.start for piece in plan.pieces), *(out.stop - out.start for out in plan.outputs), 1
     )
@@ -72,15 +70,14 @@ def need_bytes(plan: Plan) -> int:
 def spill(plan: Plan, number: int, folder: Path | None) -> RecordSpill | None:
     """Deal a piece out; into a folder, or into memory if there is none."""
     assert plan.seed is not None
-    piece, row_bytes = plan.pieces[number], int(plan.row_bytes)
-    found = keys.keys(plan.seed, piece.start, piece.stop)
-    rows = np.empty((piece.stop - piece.start, row_bytes), np.uint8)
+    piece = plan.pieces[number]
+    shape = piece.stop - piece.start, int(plan.row_bytes)
+    rows = np.empty(shape, np.uint8) if folder is None else buffers.get("rows", *shape)
     at = 0
     for part in _read(plan, piece.start, piece.stop):
         rows[at : at + len(part)] = part
         at += len(part)
-    order, bounds = deal(found, len(plan.outputs))
-    dealt = RecordSpill(bounds, found[order], rows[order])
+    dealt = RecordSpill(keys.keys(plan.seed, piece.start, piece.stop), rows, len(plan.outputs))
     if folder is None:
         return dealt
     dealt.save(folder)
@@ -116,10 +113,8 @@ def write(plan: Plan, number: int, place: Path, spills: Sequence[Any]) -> tuple[
             for part in _read(plan, output.start, output.stop):
                 file.write(part.data)
         else:
-            merged = _merge(plan, number, rows, spills)
-            step = max(1, _COPY_BYTES // int(plan.row_bytes))
-            for at in range(0, rows, step):
-                file.write(merged[at : at + step].data)
+            for part in _sorted(number, rows, int(plan.row_bytes), spills):
+                file.write(part.data)
     return rows, file.hashed.hexdigest()
 
 
@@ -128,42 +123,46 @@ def _header(plan: Plan, rows: int) -> dict[str, Any]:
     return {"descr": ast.literal_eval(str(plan.settings["descr"])), "fortran_order": False, "shape": (rows, *shape)}
 
 
-def _merge(plan: Plan, number: int, rows: int, spills: Sequence[Any]) -> NDArray[np.uint8]:
-    slices = [spill.slice(number)[0] for spill in spills]
+def _sorted(number: int, rows: int, row_bytes: int, spills: Sequence[Any]) -> Iterator[NDArray[np.uint8]]:
+    """An output's rows in the order of their keys, some at a time; each part is overwritten by the next."""
+    found = [spill.keys(number) for spill in spills]
+    order = np.argsort(np.concatenate(found))
+    if all(isinstance(spill, RecordSpill) for spill in spills):
+        owner = np.repeat(np.arange(len(spills)), [len(mine) for mine in found])[order]
+        index = np.concatenate([spill.mine(number) for spill in spills])[order]
+        for part in steps(rows, row_bytes):
+            some = buffers.get("part", part.stop - part.start, row_bytes)
+            for at in np.unique(owner[part]).tolist():
+                where = owner[part] == at
+                some[where] = spills[at].rows[index[part][where]]
+            yield some
+        return
     ranks = np.empty(rows, np.int64)
-    ranks[np.argsort(np.concatenate(slices))] = np.arange(rows)
-    merged = np.empty((rows, int(plan.row_bytes)), np.uint8)
+    ranks[order] = np.arange(rows)
+    merged = buffers.get("merged", rows, row_bytes)
     at = 0
-    for one in spills:
-        part = one.slice(number)[1]
-        merged[ranks[at : at + len(part)]] = part
-        at += len(part)
-    return merged
+    for one, mine in zip(spills, found, strict=True):
+        one.scatter(number, ranks[at : at + len(mine)], merged)
+        at += len(mine)
+    for part in steps(rows, row_bytes):
+        yield merged[part]
 
 
 def _read(plan: Plan, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
-    """Rows start … stop - 1 of all files, some at a time."""
-    row_bytes = int(plan.row_bytes)
-    step = max(1, _COPY_BYTES // row_bytes)
-    first = 0
+    """Rows start … stop - 1 of all files, some at a time; each part is overwritten by the next."""
+    row_bytes, first = int(plan.row_bytes), 0
     for file in plan.files:
         rows = file.rows or 0
-        low, high = max(start, first), min(stop, first + rows)
+        low, high = max(start, first) - first, min(stop, first + rows) - first
         if low < high:
             offset = read_header(file.path).offset
             with Path(file.path).open("rb", buffering=0) as source:
-                source.seek(offset + (low - first) * row_bytes)
-                for at in range(low, high, step):
-                    yield _exactly(source, file.path, min(step, high - at), row_bytes, at - first)
+                source.seek(offset + low * row_bytes)
+                for part in steps(high - low, row_bytes):
+                    some = buffers.get("read", part.stop - part.start, row_bytes)
+                    got = read_exactly(source, some)
+                    if got < some.size:
+                        row = low + part.start + got // row_bytes
+                        raise TruncatedError(file.path, "was cut short while it was read", row)
+                    yield some
         first += rows
-
-
-def _exactly(source: Any, path: str, rows: int, row_bytes: int, row: int) -> NDArray[np.uint8]:
-    part = np.empty((rows, row_bytes), np.uint8)
-    view, at = part.reshape(-1).data, 0
-    while at < len(view):
-        got = source.readinto(view[at:])
-        if not got:
-            raise TruncatedError(path, "was cut short while it was read", row + at // row_bytes)
-        at += got
-    return part
