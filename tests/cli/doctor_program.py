@@ -28,7 +28,11 @@ class Done:
 def doctor(
     cwd: Path, *words: str, options: tuple[str, ...] = (), env: dict[str, str] | None = None, text: str = ""
 ) -> Done:
-    """Run `stoker doctor` to its end and read the JSON it wrote, if any."""
+    """Run `stoker doctor` to its end and read the JSON it wrote, if any; watching only, unless options say more.
+
+    Experiments use up batches of their own, so that counts of steps and epochs could not be told exactly.
+    """
+    options = options or ("--observe-only",)
     report = cwd / "report.json"
     command = [sys.executable, "-m", "stoker", "doctor", "--json", str(report), *options, "--", *words]
     done = subprocess.run(

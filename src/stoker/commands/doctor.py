@@ -26,6 +26,7 @@ INTERRUPTED = 130
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--steps", type=click.IntRange(1), help="Training steps to see in each epoch. Default: chosen by time.")
 @click.option("--whole", is_flag=True, help="Let every epoch run to its end, and write checkpoints where they belong.")
+@click.option("--observe-only", is_flag=True, help="Only watch: no experiments inside the run, so no ceilings.")
 @click.option(
     "--budget", default=60.0, show_default=True, type=click.FloatRange(1), help="Seconds of training to watch."
 )
@@ -35,7 +36,13 @@ INTERRUPTED = 130
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Directory for the run's records.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def doctor(
-    steps: int | None, whole: bool, budget: float, json_path: Path | None, out: Path | None, command: tuple[str, ...]
+    steps: int | None,
+    whole: bool,
+    observe_only: bool,
+    budget: float,
+    json_path: Path | None,
+    out: Path | None,
+    command: tuple[str, ...],
 ) -> int:
     r"""Find out where the time of a training goes. COMMAND is how you start it, after two dashes:
 
@@ -56,7 +63,7 @@ def doctor(
     words = resolve(command)
     ledger = Ledger()
     row = ledger.open_run(words, out)
-    options = Options(whole=whole, steps=steps, budget_s=budget, path_before=_path_before())
+    options = Options(whole=whole, steps=steps, budget_s=budget, path_before=_path_before(), probe=not observe_only)
     live = Live(row)
     ended = launch(words, row.directory.resolve(), options, live.tick)
     live.clear()

@@ -46,7 +46,7 @@ def measure(
     command: Sequence[str], knobs: Mapping[str, Value], directory: Path, limits: Limits, *, steady_s: float
 ) -> Sample:
     """Run the command with these knobs, for about `steady_s` seconds of training, its output kept in `directory`."""
-    options = Options(budget_s=steady_s, cycle=False, knobs=dict(knobs))
+    options = Options(budget_s=steady_s, cycle=False, probe=False, knobs=dict(knobs))
     directory.mkdir(parents=True)
     place = directory.resolve()
     environment = prepare(command, place, options)
