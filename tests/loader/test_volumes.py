@@ -208,6 +208,21 @@ def test_labels_are_the_same_windows_and_foreground_is_found(tmp_path: Path) -> 
     assert len(list((tmp_path / "cache").glob("foreground-*.npy"))) == 3
 
 
+def test_volumes_of_one_size_and_time_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    for number in range(2):
+        label = np.zeros((20, 24, 28), np.uint8)
+        label[number * 19, number * 23, number * 27] = 1
+        for folder, array in (("vol", np.full_like(label, number)), ("lab", label)):
+            path = tmp_path / folder / f"{number}.tif"
+            write_tiff(path, array, photometric="minisblack")
+            os.utime(path, (10**9, 10**9))
+    source = opened(tmp_path / "vol", labels=tmp_path / "lab", foreground=1.0, patches=4)
+    with Loader(source.cached(lambda array: array + 1, key="more"), 8) as loader:
+        for batch in loader:
+            assert (batch["label"].flatten(1).amax(1) == 1).all()
+            np.testing.assert_array_equal(batch["patch"][:, 0, 0, 0], batch["volume"] + 1)
+
+
 def test_amplification_is_what_was_decoded_over_what_was_used(tmp_path: Path) -> None:
     write_zarr(tmp_path / "vol" / "0.zarr", volume(0, (64, 64, 64)), (64, 64, 64))
     source = opened(tmp_path / "vol", patch=(16, 16, 16), patches=4, group=2)

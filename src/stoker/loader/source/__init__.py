@@ -58,7 +58,11 @@ def open(  # noqa: A001  stoker.open is what users write
 
         return open_images(paths, on_error=on_error, **options)
     if options:
-        raise UsageError(f"{next(iter(options))} is not an argument for {paths}; expected columns and on_error")
+        told = " and ".join(f"{mark}=" for mark in _BY_OPTION)
+        raise UsageError(
+            f"{next(iter(options))} is not an argument for {paths}; expected columns and on_error (or {told}, for text "
+            "and volumes)"
+        )
     files = _paths.find(paths, list(_KINDS))
     kinds = {Path(file).suffix for file in files}
     if len(kinds) > 1:

@@ -57,6 +57,8 @@ def open_text(
     if packed:
         found = [tokens.read(file) for file in packed]
         _check_tokenizer(found, tokenizer)
+    elif not files[0].endswith(tuple(_SUFFIXES)):
+        raise UsageError(f"{files[0]} is no text; length= goes with {', '.join(_SUFFIXES[:4])} and .tokens")
     elif tokenizer is None:
         raise UsageError(f"{files[0]} is text; say how to tokenise it with tokenizer='tokenizer.json'")
     else:

@@ -47,7 +47,7 @@ class Volume(ABC):
 
     @abstractmethod
     def identity(self) -> str:
-        """What changes when the volume does, as far as sizes and times tell."""
+        """What changes when the volume does, as far as its place, sizes and times tell."""
 
     def voxels_read(self, box: Box) -> int:
         """Voxels that have to be decoded to read a box: all of every chunk that it touches."""
@@ -138,7 +138,8 @@ class ZarrVolume(Volume):
         root = Path(self.path)
         files = sorted(str(Path(folder) / name) for folder, _, names in os.walk(root) for name in names)
         stamps = [(str(Path(f).relative_to(root)), Path(f).stat().st_size, Path(f).stat().st_mtime_ns) for f in files]
-        return hashlib.sha256(repr((self._meta.read_bytes(), stamps)).encode()).hexdigest()[:32]
+        told = (str(root.resolve()), self._meta.read_bytes(), stamps)
+        return hashlib.sha256(repr(told).encode()).hexdigest()[:32]
 
 
 def _zarr_meta(path: str) -> Path:
@@ -233,7 +234,8 @@ class TiffVolume(Volume):
     def identity(self) -> str:
         """Size and time of the file."""
         about = Path(self.path).stat()
-        return hashlib.sha256(repr((about.st_size, about.st_mtime_ns)).encode()).hexdigest()[:32]
+        told = (str(Path(self.path).resolve()), about.st_size, about.st_mtime_ns)
+        return hashlib.sha256(repr(told).encode()).hexdigest()[:32]
 
 
 def spatial(volume: Volume, patch: Sequence[int]) -> tuple[int, ...]:
