@@ -217,6 +217,14 @@ def parquet(folder: Path, rounds: int) -> list[Row]:
     data = loader_data.events(folder, 32)
     source = stoker.open(data)
     ratios: list[tuple[float, float]] = []
+    # On a machine that others use too, CPU time says more than wall time.
+    cpu: dict[str, list[float]] = {"bare": [], "in order": [], "shuffled": []}
+
+    def decode() -> float:
+        begin = time.process_time()
+        rate = bare(files)
+        cpu["bare"].append(len(source) / (time.process_time() - begin))
+        return rate
 
     def ours(shuffle: bool) -> Callable[[], float]:
         def run() -> float:
@@ -224,10 +232,11 @@ def parquet(folder: Path, rounds: int) -> list[Row]:
             with stoker.Loader(source, 256, shuffle, memory="512MB", threads=2) as loader:
                 for _ in loader:  # the first epoch finds its buffers; the second one is like all that follow
                     pass
-                begin, count = time.perf_counter(), 0
+                begin, begin_cpu, count = time.perf_counter(), time.process_time(), 0
                 for batch in loader:
                     count += len(batch["event_id"])
                 took = time.perf_counter() - begin
+                cpu["shuffled" if shuffle else "in order"].append(count / (time.process_time() - begin_cpu))
                 stats = loader.stats()
             if shuffle:
                 ratios.append((stats.pair_ratio or 0, stats.file_pair_ratio or 0))
@@ -236,11 +245,13 @@ def parquet(folder: Path, rounds: int) -> list[Row]:
         return run
 
     files = sorted(data.glob("*.parquet"))
-    found = rates(rounds, {"bare": lambda: bare(files), "in order": ours(False), "shuffled": ours(True)})
+    found = rates(rounds, {"bare": decode, "in order": ours(False), "shuffled": ours(True)})
     return [
         row("parquet: events/s shuffled", "", found["shuffled"]),
         row("parquet: in order ÷ bare decoding in 2 threads", "≥ 0.75", against(found, "in order", "bare"), least=0.75),
         row("parquet: shuffled ÷ in order", "≥ 0.9", against(found, "shuffled", "in order"), least=0.9),
+        row("parquet: in order ÷ bare, in CPU time", "", against(cpu, "in order", "bare")),
+        row("parquet: shuffled ÷ in order, in CPU time", "", against(cpu, "shuffled", "in order")),
         row("parquet: same-file pair ratio", "≤ 2", [file for _, file in ratios], most=2),
         row("parquet: same-row-group pair ratio", "", [block for block, _ in ratios]),
     ]

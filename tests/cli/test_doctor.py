@@ -67,7 +67,8 @@ def test_workers_are_seen_from_inside(tmp_path: Path) -> None:
     # The dataset sleeps a millisecond for each of its samples: that is waiting, which `read` is made of.
     assert sum(stage["read"] for stage in stages) >= 0.9 * 2 * (160 + 40) * 0.001
     for worker, stage in zip(workers, stages, strict=True):
-        assert min(stage["transform"], stage["collate"], stage["send"]) > 0
+        assert min(stage["collate"], stage["send"]) > 0
+        assert stage["transform"] >= 0  # it does next to nothing here: less than collating took, seen by another clock
         assert worker["cpu_s"] < stage["read"] + stage["transform"] + stage["collate"]
 
 

@@ -15,6 +15,7 @@ FIXED = sorted(path.parent.name for path in EXAMPLES.glob("*/train_fixed.py"))
 QUICK = {
     "records": ["--steps", "6", "--batch-size", "64", "--val-steps", "1"],
     "events": ["--batch-size", "16", "--steps", "6"],
+    "images": ["--batch-size", "16", "--epochs", "1"],
     "text": ["--epochs", "2"],
     "volumes": ["--steps", "6", "--val-steps", "1"],
 }

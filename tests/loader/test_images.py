@@ -35,7 +35,7 @@ def encoded(image: np.ndarray, kind: str, **how: Any) -> bytes:
 def decode(data: bytes, size: tuple[int, int], **how: Any) -> np.ndarray:
     out = torch.empty((3, *size), dtype=torch.uint8)
     numbers = augment.draw(Place(how.pop("seed", 0)), np.array([how.pop("row", 0)]))[0]
-    Decoder(size, how.pop("crop", None), how.pop("flip", False)).into(out, data, "x", numbers)
+    Decoder(size, how.pop("crop", None), how.pop("flip", False)).into(out, data, numbers, lambda: "x")
     return out.permute(1, 2, 0).numpy()
 
 

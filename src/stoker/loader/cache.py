@@ -35,10 +35,12 @@ from stoker.loader.scratch import Scratch
 from stoker.loader.source.blocks import Ints
 from stoker.loader.source.manifest import Manifest, short_digest
 
-_FOOTER = struct.Struct("<8sQI12s16s")
+_FOOTER = struct.Struct("<8sQI16s")
 _MAGIC = b"stokerC1"
 _OVERHEAD_BYTES = 4096
 """What a file takes on disk beyond its bytes, at most, on average: footer, rounding to blocks, directory entry."""
+
+_SEEN, _VERIFIED = 1, 2
 
 _log = logging.getLogger("stoker.cache")
 
@@ -174,7 +176,7 @@ class Cache:
         self._numbers = count()
         self.keep = keep
         self._here = np.zeros(len(manifest), np.int8)
-        """What is known of each object: 0 nothing, 1 it is on disk, 2 it was verified by this process."""
+        """What this process knows of each object: nothing, that its file has the right size, or that it is right."""
         self._lock = threading.Lock()
         self.off: str | None = None
         self.rejected = 0
@@ -198,7 +200,7 @@ class Cache:
                 return False
             if size != self._manifest.sizes[row] + _FOOTER.size:
                 return False
-            self._here[row] = 1
+            self._here[row] = _SEEN
         return True
 
     def lacking(self, rows: Ints) -> Ints:
@@ -227,18 +229,18 @@ class Cache:
         return view[:size]
 
     def _is_whole(self, row: int, view: memoryview, count: int, size: int) -> bool:
-        """Size and tag each time; the checksum on the first read by this process."""
-        if count != size + _FOOTER.size or view[size:count] != self._footer(row, view[size + 16 : size + 20]):
+        """The size each time; tag and checksum on the first read by this process."""
+        if count != size + _FOOTER.size:
             return False
-        if self._here[row] < 2:  # noqa: PLR2004
-            if view[size + 16 : size + 20] != zlib.crc32(view[:size]).to_bytes(4, "little"):
+        if self._here[row] != _VERIFIED:
+            if view[size:count] != self._footer(row, zlib.crc32(view[:size])):
                 return False
-            self._here[row] = 2
+            self._here[row] = _VERIFIED
         return True
 
-    def _footer(self, row: int, checksum: bytes | memoryview) -> bytes:
+    def _footer(self, row: int, checksum: int) -> bytes:
         tag = hashlib.blake2b(self._manifest.tag(row).encode(), digest_size=16).digest()
-        return _FOOTER.pack(_MAGIC, int(self._manifest.sizes[row]), int.from_bytes(checksum, "little"), bytes(12), tag)
+        return _FOOTER.pack(_MAGIC, int(self._manifest.sizes[row]), checksum, tag)
 
     def _reject(self, row: int) -> None:
         with self._lock:
@@ -259,7 +261,7 @@ class Cache:
                 _log.warning("nothing more is written to the cache: %s. Loading goes on without it.", self.off)
             return
         with self._lock:
-            self._here[row] = 2
+            self._here[row] = _VERIFIED
             self.written_bytes += len(data)
 
     def _write(self, row: int, data: Any) -> None:
@@ -267,8 +269,7 @@ class Cache:
         file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            checksum = zlib.crc32(data).to_bytes(4, "little")
-            _write_all(file, [memoryview(data), memoryview(self._footer(row, checksum))])
+            _write_all(file, [memoryview(data), memoryview(self._footer(row, zlib.crc32(data)))])
             try:
                 os.rename(part, target)  # noqa: PTH104  for each object
             except FileNotFoundError:

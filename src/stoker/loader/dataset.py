@@ -46,14 +46,14 @@ class _Counts:
         """The next batch; a worker that was ended from outside is named."""
         begin = time.perf_counter()
         try:
-            return next(batches)
+            batch = next(batches)
         except RuntimeError as error:
             if str(error).startswith("DataLoader worker"):
                 raise WorkerDiedError(f"{error} Out of memory? Fewer workers or a smaller batch need less.") from error
             raise
-        finally:
-            self.wait_s += time.perf_counter() - begin
-            self.batches += 1
+        self.wait_s += time.perf_counter() - begin
+        self.batches += 1
+        return batch
 
 
 class _Ordered:

@@ -183,6 +183,9 @@ class Window:
 
     def rows(self, start: int, stop: int) -> Ints:
         """The rows at the epoch's positions start … stop - 1."""
+        if len(self.blocks) == 1:
+            alone: Ints = self._permutation.take(start - self.start, stop - self.start) + self.first[0]
+            return alone
         slot, inner = self.place(start, stop)
         return self.first[slot] + inner
 

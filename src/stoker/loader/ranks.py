@@ -3,12 +3,12 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stoker.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(NamedTuple):
     """One batch of this rank: the epoch's positions start … stop - 1. The global position after it is `after`."""
 
     epoch: int

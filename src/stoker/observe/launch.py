@@ -121,6 +121,7 @@ class _Watch:
         self._interrupts = 0
         self._enough_since = 0.0
         self._file = (directory / "meters.jsonl").open("a")
+        self._words = _words(child.pid)
 
     def until_the_end(self) -> Ended:
         with self._file:
@@ -166,16 +167,28 @@ class _Watch:
             self._child.terminate()
 
     def _wait_for_daemons(self) -> None:
-        """A script that goes into the background is adopted by us, and watched there if it trains."""
+        """A script that goes into the background is adopted by us: by its own command line, or because it trains."""
         import psutil
 
-        def training() -> list[psutil.Process]:
+        def in_background(process: psutil.Process, pids: set[int]) -> bool:
+            return process.pid in pids or (self._words != [] and _words(process.pid) == self._words)
+
+        def left() -> bool:
             pids = {int(path.name.split("-")[1]) for path in self._directory.glob("*.events")}
-            return [child for child in psutil.Process().children(recursive=True) if child.pid in pids]
+            return any(in_background(process, pids) for process in psutil.Process().children(recursive=True))
 
         time.sleep(0.05)
-        while training() and not self._interrupts:
+        while left() and not self._interrupts:
             self._wait()
             self._on_tick()
             while os.waitpid(-1, os.WNOHANG)[0] if psutil.Process().children() else 0:
                 pass
+
+
+def _words(pid: int) -> list[str]:
+    """A process's command line; empty when it has ended."""
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return line.decode(errors="replace").split("\0") if line else []

@@ -1,6 +1,7 @@
 """One image from bytes into its place in a batch. Releases the GIL where time goes: in the decoders and the resize."""
 
 import io
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -29,14 +30,14 @@ class Decoder:
         self.crop = crop
         self.flip = flip
 
-    def into(self, out: torch.Tensor, data: Any, address: str, numbers: Any) -> None:
-        """Decode, cut, resize and mirror one image into `out` (uint8: 3, height, width)."""
+    def into(self, out: torch.Tensor, data: Any, numbers: Any, name: Callable[[], str]) -> None:
+        """Decode, cut, resize and mirror one image into `out` (uint8: 3, height, width). `name` is for an error."""
         try:
             image, (top, left, height, width) = self._decode(data, numbers)
         except StokerError:
             raise
         except Exception as error:  # decoders of untrusted bytes raise whatever they like
-            raise CorruptError(address, f"cannot be decoded as an image ({error})") from error
+            raise CorruptError(name(), f"cannot be decoded as an image ({error})") from error
         part = torch.from_numpy(image)[top : top + height, left : left + width].permute(2, 0, 1)
         if (height, width) != self.size:
             part = interpolate(part[None], size=self.size, mode="bilinear", antialias=True)[0]

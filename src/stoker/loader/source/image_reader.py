@@ -55,7 +55,7 @@ class ImageReader:
         """One image."""
         if self._closed:
             raise ClosedError("the loader was closed while a batch was made")
-        self._decoder.into(out, take(at, of_thread("read")), self._manifest.address(row), numbers)
+        self._decoder.into(out, take(at, of_thread("read")), numbers, lambda: self._manifest.address(row))
 
     def close(self) -> None:
         """End the threads."""

@@ -1,7 +1,6 @@
 """What a store's listing said: key, size and tag of every object, in key order."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -114,6 +113,6 @@ def _md5(data: Any) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
-def short_digest(*parts: Any) -> str:
+def short_digest(*parts: str) -> str:
     """A file name for anything: safe, whatever an untrusted key holds."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
+    return hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
