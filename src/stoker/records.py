@@ -291,6 +291,9 @@ class Track:
     call_ns: int | None
     batch_samples: tuple[int, ...]
     probes: Probes = Probes()
+    device_times_ns: tuple[int, ...] = ()
+    device_step_us: tuple[int, ...] = ()
+    """When a step's last work was queued, and how long its work lay on the device, from events read later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -571,6 +574,8 @@ class Device:
 
     name: str
     busy_share: float | None
+    step_s: float | None = None
+    """From the start of a step's work to its end, by the device's own clock; the median."""
 
 
 @dataclass(frozen=True, slots=True)

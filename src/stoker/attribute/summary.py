@@ -1,6 +1,7 @@
 """Everything the doctor says about a run, as one record; still without a judgement."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
@@ -172,10 +173,14 @@ def _memory(track: Track, meters: Sequence[Meter]) -> Memory:
 
 
 def _device(track: Track, named: Attribution, meters: Sequence[Meter]) -> Device:
+    step_s = statistics.median(track.device_step_us) / 1e6 if track.device_step_us else None
     if track.device_busy_ns is not None:
-        return Device(track.device or "device", track.device_busy_ns / 1e9 / named.wall_s)
+        return Device(track.device or "device", track.device_busy_ns / 1e9 / named.wall_s, step_s)
     busy = [meter.device_busy_share for meter in meters if meter.device_busy_share is not None]
-    return Device(track.device or "cpu", math.fsum(busy) / len(busy) if busy and track.device else None)
+    share = math.fsum(busy) / len(busy) if busy and track.device else None
+    if share is None and step_s is not None:  # no meter: as far as the marked work of steps goes
+        share = min(math.fsum(track.device_step_us) / 1e6 / named.wall_s, 1.0)
+    return Device(track.device or "cpu", share, step_s)
 
 
 def _use(seen: Observation, track: Track) -> MachineUse:

@@ -101,6 +101,7 @@ class Observer:
         if self.pace.probes is not None:
             self.pace.probes.finish()
         self.recorder.mark(Kind.EXIT)
+        self.recorder.marks.read()
         self.recorder.note("device", **hooks.device_facts())
         self.saves.clean()
         self.recorder.close()

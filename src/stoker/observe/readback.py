@@ -177,6 +177,7 @@ class Process:
         """The process as one that may have trained."""
         times, codes = self._pairs("events")
         sample_times, sample_lines = self._pairs("samples")
+        device_times, device_steps = self._pairs("device")
         lines = self._places()
         seen = [i for i, line in enumerate(sample_lines) if line < len(lines)]
         device = self.facts("device") or {}
@@ -204,6 +205,8 @@ class Process:
             call_ns=closing.get("call_ns"),
             batch_samples=tuple(n["samples"] for n in self.all("batch") if n["samples"] is not None),
             probes=self._probes(),
+            device_times_ns=tuple(device_times),
+            device_step_us=tuple(device_steps),
         )
 
     def _probes(self) -> Probes:
