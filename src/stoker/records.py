@@ -294,6 +294,8 @@ class Track:
     device_times_ns: tuple[int, ...] = ()
     device_step_us: tuple[int, ...] = ()
     """When a step's last work was queued, and how long its work lay on the device, from events read later."""
+    made: tuple[str, ...] = ()
+    """New files that the script wrote and left."""
 
 
 @dataclass(frozen=True, slots=True)

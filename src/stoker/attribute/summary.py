@@ -246,6 +246,9 @@ def _notes(seen: Observation, track: Track, named: Attribution) -> tuple[str, ..
     saved = [note.partition(": ")[2] for note in track.notes]
     if saved:
         notes.append(f"torch.save was timed on scratch files; your checkpoints are untouched: {', '.join(saved)}")
+    if track.made and not seen.whole:
+        some = ", ".join(track.made[:3]) + (" …" if len(track.made) > 3 else "")  # noqa: PLR2004  a few are enough
+        notes.append(f"the script itself wrote {len(track.made)} new files; they are a shortened run's: {some}")
     if named.steps and not any(one.is_train for one in named.passes):
         notes.append("no DataLoader trained; data_wait is the gap before the forward pass")
     if seen.interrupted:

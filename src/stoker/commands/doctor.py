@@ -14,7 +14,7 @@ from stoker.attribute import attribute
 from stoker.attribute.summary import summarise
 from stoker.diagnose import diagnose as judge
 from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError
-from stoker.ledger import Ledger, Row
+from stoker.ledger import HOME, Ledger, Row
 from stoker.predict import epoch_parts, forecast
 from stoker.records import Attribution, Diagnosis, Observation
 
@@ -59,8 +59,10 @@ def doctor(
     """
     from stoker.observe.launch import launch, resolve
     from stoker.observe.options import Options
+    from stoker.observe.originals import recover
 
     words = resolve(command)
+    _say_back(recover(HOME))
     ledger = Ledger()
     row = ledger.open_run(words, out)
     options = Options(whole=whole, steps=steps, budget_s=budget, path_before=_path_before(), probe=not observe_only)
@@ -77,6 +79,12 @@ def doctor(
     if problem is not None:
         raise problem
     return 0
+
+
+def _say_back(paths: list[str]) -> None:
+    """A run before was killed with all who watched it; what it had overwritten was put back just now."""
+    for path in paths:
+        print(f"stoker: put back {path}, which an earlier run that was killed had overwritten", file=sys.stderr)
 
 
 def diagnose(directory: Path) -> tuple[Observation, Diagnosis]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stoker.observe import hooks, loaders, loggers, probe_starts, workers
 from stoker.observe.options import Options
+from stoker.observe.originals import Originals, began_s
 from stoker.observe.pace import Pace
 from stoker.observe.patches import Imports, Patches
 from stoker.observe.probe import Probes
@@ -33,6 +34,7 @@ class Observer:
         self.patches = Patches()
         self.pace = Pace(options, self.recorder, directory)
         self.saves = Saves(self.recorder, directory, self.patches, redirect=not options.whole)
+        self.originals = None if options.whole else Originals(directory, began_s(directory))
         self._closed = False
 
     def start(self) -> None:
@@ -43,9 +45,12 @@ class Observer:
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self.finish)
         self._patch_exit()
-        wanted = {
+        if self.originals is not None:
+            self.originals.start()
+        wanted: dict[str, Callable[[ModuleType], None]] = {
             "torch": self._instrument,
             "stoker.sim.device": lambda module: hooks.watch_simulated(module, recorder, self.patches),
+            "safetensors.torch": lambda module: self.saves.watch_safetensors(module, self.originals),
             **{name: self._logger(name) for name in loggers.KNOWN},
         }
         Imports(wanted, lambda text: recorder.note("trouble", text=text)).install(self.patches)
@@ -104,6 +109,9 @@ class Observer:
         self.recorder.marks.read()
         self.recorder.note("device", **hooks.device_facts())
         self.saves.clean()
+        if self.originals is not None:
+            self.originals.stop()
+            self.recorder.note("made", paths=self.originals.new_files())
         self.recorder.close()
         self.patches.restore()
         atexit.unregister(self.finish)

@@ -207,6 +207,7 @@ class Process:
             probes=self._probes(),
             device_times_ns=tuple(device_times),
             device_step_us=tuple(device_steps),
+            made=tuple((self.facts("made") or {}).get("paths", ())),
         )
 
     def _probes(self) -> Probes:

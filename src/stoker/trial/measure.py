@@ -9,6 +9,7 @@ from stoker.attribute import attribute
 from stoker.errors import UsageError
 from stoker.observe.launch import prepare
 from stoker.observe.options import Options
+from stoker.observe.originals import restore
 from stoker.observe.readback import read
 from stoker.predict import epoch_parts
 from stoker.predict.pipeline import Pipeline
@@ -51,7 +52,10 @@ def measure(
     place = directory.resolve()
     environment = prepare(command, place, options)
     with (directory / "output.txt").open("wb") as output:
-        outcome = guard.run(command, limits, environment=environment, stdout=output, stderr=output)
+        try:
+            outcome = guard.run(command, limits, environment=environment, stdout=output, stderr=output)
+        finally:
+            restore(place)
     seen = read(place)
     track = seen.tracks[0]
     named = attribute(track)
