@@ -23,7 +23,8 @@ class Data(Dataset[Any]):
 
 if __name__ == "__main__":
     small: Any = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    model = BertForSequenceClassification(BertConfig(vocab_size=100, **small))
+    bert: Any = BertForSequenceClassification
+    model = bert(BertConfig(vocab_size=100, **small))
     arguments = TrainingArguments(
         "out",
         num_train_epochs=2,
