@@ -60,8 +60,8 @@ def tune(
     goes into stoker.toml, for `stoker run --with stoker.toml`; why, into decision.md.
     """
     from stoker.observe.launch import resolve
+    from stoker.sizes import parse_bytes
     from stoker.trial.contest import Contest
-    from stoker.trial.sizes import parse_bytes
 
     asked, target_s = named(knobs, keep_results), goal_seconds(goal)
     budget_s, steady_s = seconds(budget), seconds(steady)
