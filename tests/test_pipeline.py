@@ -66,5 +66,7 @@ def test_a_larger_batch_takes_more_of_everything() -> None:
 
 
 def test_a_knob_that_is_not_simulated_is_refused() -> None:
-    with pytest.raises(UsageError, match="amp cannot be predicted; num_workers, prefetch_factor, batch_size can"):
+    with pytest.raises(
+        UsageError, match="amp cannot be predicted; num_workers, prefetch_factor, batch_size, persistent_workers can"
+    ):
         changed(pipeline(), FACTS, {"amp": "bf16"})

@@ -62,7 +62,7 @@ def test_a_plan_is_written_and_carried_out(tmp_path: Path, source: Path) -> None
         (["none", "dst"], "none does not exist"),
         (["src", "dst", "--compress"], "records are mapped"),
         (["src", "dst", "--memory", "much"], "--memory is 'much', which is not a size"),
-        (["src", "dst", "--shard-size", "0"], "--shard-size is 0 bytes"),
+        (["src", "dst", "--shard-size", "0"], "--shard-size is '0', which is not a size"),
         (["src", "dst", "--patch", "a,b"], "'a,b' is no size"),
         (["src", "dst", "--patch", "4,4,4"], "no volume matches src"),
         (["src", "src"], "holds something else"),

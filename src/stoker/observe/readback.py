@@ -204,6 +204,8 @@ class Process:
             call_ns=closing.get("call_ns"),
             batch_samples=tuple(n["samples"] for n in self.all("batch") if n["samples"] is not None),
             probes=self._probes(),
+            losses=tuple((self.facts("losses") or {}).get("values", ())),
+            device_total_bytes=device.get("total_bytes"),
         )
 
     def _probes(self) -> Probes:
