@@ -109,7 +109,7 @@ def test_whatever_the_file_one_key_changes_and_nothing_else(
 
 
 def _flat(table: dict[str, Any]) -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in table.items():
         found |= {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
     return found

@@ -76,7 +76,7 @@ def test_a_recorded_device_takes_the_place_of_the_model(tmp_path: Path, monkeypa
     assert sample.step_s >= 0.09
     assert sample.device == "replayed"
     assert sample.pipeline is not None
-    assert sample.pipeline.loop_wait_s > 0.05
+    assert sample.pipeline.loop_wait_s > 0
 
 
 def test_a_journal_tells_what_was_measured_and_forgets_what_does_not_follow(
