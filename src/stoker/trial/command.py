@@ -41,7 +41,7 @@ class Command:
         if name in self.placeholders:
             knob = like(name)
             return knob.parse(text) if knob is not None else _plain(text)
-        if self._in_config(name):
+        if self.has_key(name):
             assert self.config is not None
             value = self.config.parse_value(name, text)
             knob = like(name)
@@ -52,7 +52,7 @@ class Command:
 
     def before(self, name: str) -> Value:
         """What a key of the config file holds; None for what is known only when it runs."""
-        return self.config.values[name] if self.config is not None and self._in_config(name) else None
+        return self.config.values[name] if self.config is not None and self.has_key(name) else None
 
     def changes_results(self, name: str) -> bool:
         """Whether training could come out otherwise; who knows only the name of a setting must believe so."""
@@ -62,7 +62,7 @@ class Command:
     def with_knobs(self, knobs: Mapping[str, Value], place: Path) -> Ready:
         """The command with these knobs; a changed copy of the config file goes to `place`."""
         fills = {name: value for name, value in knobs.items() if name in self.placeholders}
-        keys = {name: value for name, value in knobs.items() if name not in fills and self._in_config(name)}
+        keys = {name: value for name, value in knobs.items() if name not in fills and self.has_key(name)}
         attached = {name: value for name, value in knobs.items() if name not in fills and name not in keys}
         missing = sorted(self.placeholders - set(fills))
         if missing:
@@ -80,12 +80,13 @@ class Command:
 
     def config_keys(self, knobs: Mapping[str, Value]) -> dict[str, Value]:
         """Those of the knobs that are keys of the config file."""
-        return {n: v for n, v in knobs.items() if n not in self.placeholders and self._in_config(n)}
+        return {n: v for n, v in knobs.items() if n not in self.placeholders and self.has_key(n)}
 
     def _is_attached(self, name: str) -> bool:
-        return name not in self.placeholders and not self._in_config(name)
+        return name not in self.placeholders and not self.has_key(name)
 
-    def _in_config(self, name: str) -> bool:
+    def has_key(self, name: str) -> bool:
+        """True if the config file has a plain value of this name."""
         return self.config is not None and name in self.config.values
 
     def _unknown(self, name: str) -> str:
