@@ -99,13 +99,14 @@ def compare_losses(
     steps = min((len(losses) for losses in (*references, *candidates)), default=0)
     if not references or not candidates or not steps:
         return LossCheck("unknown", None, None, tolerance, 0)
-    if any(loss is None for losses in candidates for loss in losses[:steps]):
-        broken = any(loss is None for losses in references for loss in losses[:steps])
-        return LossCheck("unknown" if broken else "differs", None, None, tolerance, steps)
-    means = [[loss or 0.0 for loss in losses[:steps]] for losses in (*references, *candidates)]
-    first, others, tried = means[0], means[1 : len(references)], means[len(references) :]
+    first, *others = ([loss for loss in losses[:steps] if loss is not None] for losses in references)
+    tried = [[loss for loss in losses[:steps] if loss is not None] for losses in candidates]
+    if any(len(losses) < steps for losses in (first, *others)):
+        return LossCheck("unknown", None, None, tolerance, steps)
+    if any(len(losses) < steps for losses in tried):  # no number any more
+        return LossCheck("differs", None, None, tolerance, steps)
     noise = max((_distance(first, other) for other in others), default=None)
-    difference = min(_distance(first, other) for other in tried)
+    difference = float(np.median([_distance(first, other) for other in tried]))
     if noise is not None and noise > UNSEEDED:
         return LossCheck("unknown", difference, noise, tolerance, steps)
     same = difference <= max(tolerance, 2 * (noise or 0.0))

@@ -52,6 +52,7 @@ class Situation:
     tried: Sequence[Mapping[str, Value]]
     keep_results: bool
     fits: Callable[[int], bool]  # in memory
+    potential: float | None = None  # what the model itself allows, times the present rate
 
     def ratio(self, knobs: Mapping[str, Value]) -> float | None:
         """Simulated: the rate with these knobs over the rate as it is."""
@@ -59,7 +60,8 @@ class Situation:
             return None
         size = knobs.get("batch_size")
         samples = size / self.facts.batch_size if isinstance(size, int) and self.facts.batch_size else 1.0
-        return samples * epoch_step_s(self.pipeline) / epoch_step_s(changed(self.pipeline, self.facts, knobs))
+        ratio = samples * epoch_step_s(self.pipeline) / epoch_step_s(changed(self.pipeline, self.facts, knobs))
+        return ratio if self.potential is None or "batch_size" in knobs else min(ratio, max(self.potential, 1.0))
 
     def is_safe(self, knobs: Mapping[str, Value]) -> bool:
         """True if memory holds it, as far as simulated."""

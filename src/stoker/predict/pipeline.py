@@ -21,7 +21,7 @@ class Pipeline:
     """A loader and its loop. Lists hold one entry for each batch that was measured; draws keep them together.
 
     `work_s` and `wait_s` are a worker's CPU and its waiting for one batch. The loop takes `loop_cpu_s` of a core and
-    `loop_wait_s` (the device, mostly) for each step. `worker_bytes`, `batch_bytes` and `main_bytes` are memory.
+    `loop_wait_s` (the device, mostly) for each step; the device itself is busy for `device_s`, and no loop is faster. `worker_bytes`, `batch_bytes` and `main_bytes` are memory.
     An epoch has `epoch_steps` (None: not known); each worker takes `worker_start_s` at its start, unless `persistent`.
     """
 
@@ -38,6 +38,7 @@ class Pipeline:
     epoch_steps: int | None = None
     worker_start_s: float = 0.0
     persistent: bool = False
+    device_s: float = 0.0
 
     def thinned(self, every: int) -> "Pipeline":
         """The same, from every n-th batch that was measured."""
@@ -74,7 +75,7 @@ class _Activity:
 def step_s(pipeline: Pipeline, *, steps: int = STEPS, seed: int = 0) -> float:
     """Mean seconds of a steady step."""
     run = _Run(pipeline, random.Random(seed))  # noqa: S311  not for secrets
-    return run.mean_step_s(steps, min(WARMUP, steps // 4))
+    return max(run.mean_step_s(steps, min(WARMUP, steps // 4)), pipeline.device_s)
 
 
 @lru_cache(maxsize=256)

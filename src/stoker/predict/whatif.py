@@ -42,6 +42,7 @@ def measured(seen: Observation, named: Attribution, peak_bytes: int | None = Non
         main_bytes=_main_bytes(seen, facts.num_workers * worker_bytes, peak_bytes),
         worker_bytes=worker_bytes,
         batch_bytes=max((batch.sent_bytes for batch in batches), default=0),
+        device_s=(seen.tracks[0].device_busy_ns or 0) / 1e9 / max(len(named.steps), 1),
     )
     return replace(pipeline, **_epoch(named, facts, pipeline.make_s))
 
@@ -83,6 +84,7 @@ def changed(pipeline: Pipeline, facts: LoaderFacts, knobs: Mapping[str, Value], 
         wait_s=tuple(one * factor for one in pipeline.wait_s),
         loop_cpu_s=pipeline.loop_cpu_s * factor,
         loop_wait_s=pipeline.loop_wait_s * factor / device_speed,
+        device_s=pipeline.device_s * factor / device_speed,
         worker_bytes=worker_bytes,
         batch_bytes=int(pipeline.batch_bytes * factor),
     )

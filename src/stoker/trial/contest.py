@@ -7,7 +7,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError, UsageError
@@ -15,7 +15,7 @@ from stoker.predict.pipeline import epoch_step_s
 from stoker.predict.whatif import KNOWN, changed
 from stoker.records import Decision, Judgement, Limits, Outcome, Round, Value
 from stoker.trial import cold
-from stoker.trial.command import Command
+from stoker.trial.command import Command, like
 from stoker.trial.journal import Entry, Journal
 from stoker.trial.limits import choose, refusal
 from stoker.trial.measure import Manner, Sample, examine, measure, opened_files
@@ -108,6 +108,10 @@ class Contest:
         self.references: list[Sample] = []
         self.own_references: list[Sample] = []
         """Of the user's own configuration, with nothing kept yet."""
+        self.own_potential: float | None = None
+        """How many times as fast the user's own loop is on batches that are there already, where that was measured."""
+        self.gained = 1.0
+        """By what was kept so far."""
         self.process_s = 0.0
         self.spent_s = 0.0
         self.processes = 0
@@ -120,11 +124,18 @@ class Contest:
         self._against_itself: list[Round] = []
         self._draw = random.Random(0)  # noqa: S311  an order, not a secret
         self._cold: list[Path] | None = None
+        self._peaks: dict[int, tuple[int, int]] = {}
+        """Of host and device, by the batch size that was measured."""
 
     @property
     def left_s(self) -> float:
         """What is left of the budget: all that was measured is taken off, also what an earlier tuner measured."""
         return self._budget_s - self.spent_s
+
+    @property
+    def potential(self) -> float | None:
+        """What the model itself allows, as a multiple of the present rate."""
+        return None if self.own_potential is None else self.own_potential / self.gained
 
     @property
     def is_replaying(self) -> bool:
@@ -139,7 +150,7 @@ class Contest:
     def examine(self, budget_s: float) -> Path:
         """One run of the reference with the doctor's experiments; where its records are."""
         place = self._directory / "doctor"
-        if (place / "end.json").exists():  # of the tuning that is gone on with
+        if (place / "seconds").exists():  # of the tuning that is gone on with
             self.spent_s += float((place / "seconds").read_text())
             return place
         shutil.rmtree(place, ignore_errors=True)
@@ -169,7 +180,14 @@ class Contest:
             self._journal.add(entry)
         self.spent_s += entry.seconds
         assert entry.sample is not None
+        self._remember_size(entry.sample)
         return entry.sample
+
+    def _remember_size(self, sample: Sample) -> None:
+        host, device = sample.outcome.host_peak_bytes, sample.device_peak_bytes
+        if sample.batch_size and sample.step_s is not None and host is not None:
+            before = self._peaks.get(sample.batch_size, (0, 0))
+            self._peaks[sample.batch_size] = (max(before[0], host), max(before[1], device or 0))
 
     def _measure(self, wanted: Mapping[str, Value], knobs: Mapping[str, Value]) -> Entry:
         place = self._directory / f"{self.processes:03}"
@@ -209,6 +227,7 @@ class Contest:
         """Let kept knobs be part of the reference, which was measured as a candidate; None is the user's own."""
         self.base = {} if kept is None else {**self.base, **kept.knobs}
         self.references = [self.own_references[-1]] if kept is None else [kept.samples[-1]]
+        self.gained = 1.0 if kept is None else self.gained * kept.ratio
 
     def decide(self, candidates: Sequence[Candidate]) -> None:
         """Rounds of the reference and all open candidates, in random order, until none is open."""
@@ -240,7 +259,7 @@ class Contest:
 
     def _try(self, one: Candidate) -> None:
         if self.references:
-            ratio, predicted_bytes = predicted(self.references[-1], one.knobs)
+            ratio, predicted_bytes = predicted(self.references[-1], one.knobs, self.potential)
             one.predicted_ratio = ratio if one.predicted_ratio is None else one.predicted_ratio
             unsafe = self._refusal(one, predicted_bytes)
             if unsafe is not None:
@@ -262,18 +281,33 @@ class Contest:
             return entry.refusal
         if self._journal.is_replaying:
             return None
-        limits = self.limits()
-        share = HEADROOM if "batch_size" in one.knobs else 1.0
-        why = refusal(limits, host_bytes=None if predicted_bytes is None else int(predicted_bytes / share))
+        why = refusal(self.limits(), host_bytes=predicted_bytes) or self._too_large(one)
         if why is not None:
             self._journal.add(Entry("", wanted, 0.0, None, why))
         return why
+
+    def _too_large(self, one: Candidate) -> str | None:
+        """Why another batch size would leave no headroom: memory on the line through the two largest measured."""
+        size = next((v for name, v in one.knobs.items() if getattr(like(name), "name", "") == "batch_size"), None)
+        if not isinstance(size, int) or len(self._peaks) < 2:  # noqa: PLR2004  a line needs two points
+            return None
+        host, device = (line_at(size, {known: peaks[i] for known, peaks in self._peaks.items()}) for i in (0, 1))
+        total = self.references[-1].device_total_bytes if self.references else None
+        limits = replace(self.limits(), device_bytes=total)
+        return refusal(limits, host_bytes=int(host / HEADROOM), device_bytes=int(device / HEADROOM))
 
     def _judge(self, one: Candidate, *, last: bool) -> None:
         if one.rounds:
             one.judgement = self._judge_now(one.rounds, self.against_itself(), last) or one.judgement
         elif last:
             one.failure = ("undecided", "the budget was spent before its first round")
+
+
+def line_at(size: int, peaks: Mapping[int, int]) -> float:
+    """The peak at another size, on the line through the two largest; never less than the larger of them."""
+    (low, low_bytes), (high, high_bytes) = sorted(peaks.items())[-2:]
+    slope = max(high_bytes - low_bytes, 0) / (high - low)
+    return high_bytes + slope * max(size - high, 0)
 
 
 def _failure(sample: Sample, reference: Sample | None) -> tuple[Decision, str] | None:
@@ -299,15 +333,22 @@ def _rate(sample: Sample) -> float:
     return sample.sample_s
 
 
-def predicted(reference: Sample, knobs: Mapping[str, Value]) -> tuple[float | None, int | None]:
-    """Candidate over reference: the ratio of rates, and the bytes of memory, as simulated; None where it cannot be."""
+def predicted(
+    reference: Sample, knobs: Mapping[str, Value], potential: float | None = None
+) -> tuple[float | None, int | None]:
+    """Candidate over reference: the ratio of rates, and the bytes of memory, as simulated; None where it cannot be.
+
+    `potential` is what the model itself allows; another batch size has another one.
+    """
     pipeline, facts = reference.pipeline, reference.loader
     if pipeline is None or facts is None or any(name not in KNOWN for name in knobs):
         return None, None
     other = changed(pipeline, facts, knobs)
     size = knobs.get("batch_size")
     samples = size / facts.batch_size if isinstance(size, int) and facts.batch_size else 1.0
-    return samples * epoch_step_s(pipeline) / epoch_step_s(other), other.memory_bytes
+    ratio = samples * epoch_step_s(pipeline) / epoch_step_s(other)
+    bounded = ratio if potential is None or "batch_size" in knobs else min(ratio, max(potential, 1.0))
+    return bounded, other.memory_bytes
 
 
 def no_reference(outcome: Outcome, steps: int, output: Path) -> StokerError:

@@ -98,6 +98,8 @@ class Investigation:
         told = self._diagnose(budget_s)
         if told is not None:
             self.found.seen, self.found.said = told
+            now, most = told[1].samples_per_s, told[1].ceilings.compute_samples_per_s
+            self.contest.own_potential = most / now if now and most else None
             self._see_starts(told[1])
 
     def _see_starts(self, said: Diagnosis) -> None:
@@ -182,10 +184,11 @@ class Investigation:
             facts=present.loader,
             cores=self._cores,
             base=self.contest.base,
-            gained=math.prod(one.ratio for one in self.found.kept),
+            gained=self.contest.gained,
             tried=tried,
             keep_results=self.request.keep_results,
             fits=lambda size: refusal(limits, host_bytes=size) is None,
+            potential=self.contest.potential,
         )
 
     # ---- trying
