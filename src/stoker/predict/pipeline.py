@@ -21,7 +21,8 @@ class Pipeline:
     """A loader and its loop. Lists hold one entry for each batch that was measured; draws keep them together.
 
     `work_s` and `wait_s` are a worker's CPU and its waiting for one batch. The loop takes `loop_cpu_s` of a core and
-    `loop_wait_s` (the device, mostly) for each step; the device itself is busy for `device_s`, and no loop is faster. `worker_bytes`, `batch_bytes` and `main_bytes` are memory.
+    `loop_wait_s` (the device, mostly) for each step; the device itself is busy for `device_s`, and no loop is faster.
+    `worker_bytes`, `batch_bytes` and `main_bytes` are memory.
     An epoch has `epoch_steps` (None: not known); each worker takes `worker_start_s` at its start, unless `persistent`.
     """
 
