@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker.records import Interval, Judgement, Noise, Round
+from stoker.records import Interval, Judgement, LossCheck, Noise, Round
 
 LOOKS = (5, 8, 12, 16)
 """After how many rounds the samples are looked at. Fewer than five pairs cannot be wrong less often than one in
@@ -27,6 +27,10 @@ does so once in six hundred times (simulated in tests/test_decide.py)."""
 
 MIN_GAIN = 0.03
 """A gain that is surely below this is not worth a setting (the tuner's plan stops at the same figure)."""
+
+LOSS_TOLERANCE, LOSS_TOLERANCE_OTHER_BATCH = 0.02, 0.10
+"""What the first losses may differ by, as a share: where only rounding differs, and where batches do."""
+UNSEEDED = 0.2
 
 RESAMPLES = 4000
 _CONFIDENCE = 0.95
@@ -82,6 +86,36 @@ def judge(rounds: Sequence[Round], noise: Noise, *, last: bool, seed: int = 0) -
     if last or len(rounds) >= LOOKS[-1]:
         return Judgement(interval, "undecided", _why_undecided(interval, len(rounds)))
     return Judgement(interval, None, "more rounds could tell")
+
+
+def compare_losses(
+    references: Sequence[Sequence[float | None]], candidates: Sequence[Sequence[float | None]], *, tolerance: float
+) -> LossCheck:
+    """Do the first losses of the candidate agree with the reference's, step by step, within a tolerance or the noise?
+
+    The mean distance over all steps counts, as a share of the reference's mean loss. Two references that are further
+    apart than `UNSEEDED` say that the script's randomness cannot be held, so nothing can be told.
+    """
+    steps = min((len(losses) for losses in (*references, *candidates)), default=0)
+    if not references or not candidates or not steps:
+        return LossCheck("unknown", None, None, tolerance, 0)
+    first, *others = ([loss for loss in losses[:steps] if loss is not None] for losses in references)
+    tried = [[loss for loss in losses[:steps] if loss is not None] for losses in candidates]
+    if any(len(losses) < steps for losses in (first, *others)):
+        return LossCheck("unknown", None, None, tolerance, steps)
+    if any(len(losses) < steps for losses in tried):  # no number any more
+        return LossCheck("differs", None, None, tolerance, steps)
+    noise = max((_distance(first, other) for other in others), default=None)
+    difference = float(np.median([_distance(first, other) for other in tried]))
+    if noise is not None and noise > UNSEEDED:
+        return LossCheck("unknown", difference, noise, tolerance, steps)
+    same = difference <= max(tolerance, 2 * (noise or 0.0))
+    return LossCheck("same" if same else "differs", difference, noise, tolerance, steps)
+
+
+def _distance(reference: Sequence[float], other: Sequence[float]) -> float:
+    scale = math.fsum(abs(loss) for loss in reference) or 1e-12
+    return math.fsum(abs(a - b) for a, b in zip(reference, other, strict=True)) / scale
 
 
 def _why_undecided(interval: Interval, rounds: int) -> str:

@@ -296,6 +296,8 @@ class Track:
     """When a step's last work was queued, and how long its work lay on the device, from events read later."""
     made: tuple[str, ...] = ()
     """New files that the script wrote and left."""
+    losses: tuple[float | None, ...] = ()  # of the first backwards, where asked for; None is not finite
+    device_total_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -747,9 +749,31 @@ class Judgement:
     reason: str
 
 
+LossVerdict = Literal["same", "differs", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class LossCheck:
+    """The first losses of a candidate against the reference's, with the same seed.
+
+    `difference` is the mean distance as a share of the reference's mean loss, `noise` the same between two references;
+    `tolerance` is what counts as the same.
+    """
+
+    verdict: LossVerdict
+    difference: float | None
+    noise: float | None
+    tolerance: float
+    steps: int
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One measured change of one knob. Ratios are step rates, candidate over reference: above 1 is faster."""
+    """One measured change of one knob. Ratios are step rates, candidate over reference: above 1 is faster.
+
+    `knobs` is all that was changed at once (several when kept knobs are tried together), `base` what had been kept
+    before, so that both sides had it. `rounds` holds the seconds a sample of each pair of processes.
+    """
 
     knob: str
     before: Value = dataclasses.field(metadata={"key": "from"})
@@ -764,6 +788,17 @@ class Trial:
     host_peak_bytes: int | None
     device_peak_bytes: int | None
     changes_results: bool
+    knobs: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    base: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    cause: str | None = None  # the finding that it came from
+    gain_max: float | None = None  # that finding's bound, where nothing could be simulated
+    prediction_error: float | None = None  # predicted ÷ measured, less 1
+    rounds: tuple[Round, ...] = ()
+    noise: Noise | None = None
+    reference_step_s: float | None = None
+    step_s: float | None = None
+    loss: LossCheck | None = None
+    seconds: float = 0.0  # what trying it took
 
 
 Ending = Literal["finished", "failed", "ram", "shm", "device", "time", "processes", "interrupted"]
@@ -817,11 +852,15 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A target the user set for the epoch, held against the measured ceilings."""
+    """A target the user set for the epoch, held against the measured ceilings.
+
+    `feasible` is whether the ceilings allow it, `reached` whether what was kept reaches it; None is not known.
+    """
 
     target_s: float | None
     feasible: bool | None
     why: str
+    reached: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -831,6 +870,7 @@ class Files:
     decision_md: str | None
     stoker_toml: str | None
     report_html: str | None
+    config_patch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -843,6 +883,52 @@ class Tuning:
     final: Final
     goal: Goal | None
     files: Files
+    context: "TuningContext | None" = None
+    limits: "PhysicalLimits | None" = None
+    findings: tuple[Finding, ...] = ()
+    alternatives: tuple["Alternative", ...] = ()
+    median_prediction_error: float | None = None  # of all trials that were simulated and measured
+
+
+@dataclass(frozen=True, slots=True)
+class TuningContext:
+    """What was tuned, on what, and at what cost. `ended` says why nothing more was tried."""
+
+    command: tuple[str, ...]
+    started_s: float
+    machine: Machine
+    device: str
+    loader: LoaderFacts | None
+    steps_per_epoch: int | None
+    epoch_s: float | None  # the reference's, as forecast, with validation and checkpoints
+    budget_s: float
+    spent_s: float
+    processes: int
+    ended: str
+    cold: bool = False
+    device_profile: str | None = None
+    config: str | None = None
+    interrupted: bool = False
+    reference_samples_s: tuple[float, ...] = ()  # seconds a sample of each process of the user's own configuration
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalLimits:
+    """Ceilings in samples a second, and an epoch if only the compute half were left."""
+
+    loader_samples_per_s: float | None
+    compute_samples_per_s: float | None
+    binds: str
+    compute_epoch_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Something that is not a knob, with its sizes and costs."""
+
+    name: str
+    brings: str
+    costs: str
 
 
 # ---- predict ---------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from stoker.observe import hooks, loaders, loggers, probe_starts, workers
+from stoker.observe.losses import Losses, seed_all
+from stoker.observe.opened import Opened
 from stoker.observe.options import Options
 from stoker.observe.originals import Originals, began_s
 from stoker.observe.pace import Pace
@@ -21,6 +23,8 @@ from stoker.records import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from stoker.observe.replayed import Replayed
 
 RUN = "STOKER_RUN"
 
@@ -35,6 +39,9 @@ class Observer:
         self.pace = Pace(options, self.recorder, directory)
         self.saves = Saves(self.recorder, directory, self.patches, redirect=not options.whole)
         self.originals = None if options.whole else Originals(directory, began_s(directory))
+        self._losses = Losses(self.recorder, options.losses) if options.losses else None
+        self._opened = Opened(self.recorder.note) if options.files else None
+        self._replayed: Replayed | None = None
         self._closed = False
 
     def start(self) -> None:
@@ -42,6 +49,8 @@ class Observer:
         recorder = self.recorder
         recorder.note("process", argv=sys.argv, **about_process())
         recorder.ensure_running()
+        if self._opened is not None:
+            self._opened.start()
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self.finish)
         self._patch_exit()
@@ -59,6 +68,7 @@ class Observer:
         """Each part by itself: one that a new torch breaks leaves the others standing."""
         recorder, patches, pace = self.recorder, self.patches, self.pace
         parts: list[Callable[[], None]] = [
+            partial(self._prepare_trial, torch),
             partial(Settings(self.options.knobs, recorder.note).install, torch, patches),
             *(partial(part, torch, recorder, patches, pace) for part in hooks.PARTS),
             partial(loaders.install, torch, recorder, patches, pace),
@@ -72,6 +82,18 @@ class Observer:
             except Exception as error:  # noqa: BLE001  the user's import must succeed
                 recorder.note("trouble", text=f"torch {torch.__version__} is not fully seen: {error!r}")
         recorder.note("torch", version=str(torch.__version__))
+
+    def _prepare_trial(self, torch: ModuleType) -> None:
+        """What makes runs comparable: one seed, the first losses, and the device they are to run on."""
+        if self.options.seed is not None:
+            seed_all(self.options.seed, torch)
+        if self.options.device_profile is not None:
+            from stoker.observe.replayed import Replayed
+
+            self._replayed = Replayed(self.options.device_profile, self.recorder)
+            self._replayed.install(torch, self.patches)
+        if self._losses is not None:
+            self._losses.install(torch, self.patches)
 
     def _prepare_probes(self, torch: ModuleType) -> None:
         """Experiments only where the run is a diagnostic one."""
@@ -107,7 +129,11 @@ class Observer:
             self.pace.probes.finish()
         self.recorder.mark(Kind.EXIT)
         self.recorder.marks.read()
-        self.recorder.note("device", **hooks.device_facts())
+        if self._losses is not None:
+            self._losses.tell()
+        if self._opened is not None:
+            self._opened.finish()
+        self.recorder.note("device", **(self._replayed.facts() if self._replayed else hooks.device_facts()))
         self.saves.clean()
         if self.originals is not None:
             self.originals.stop()

@@ -271,14 +271,16 @@ def device_facts() -> dict[str, Any]:
     if devices:
         busiest = max(devices, key=lambda device: device.busy_s)
         busy_ns = int(busiest.busy_s * 1e9)
-        return {"name": "sim", "busy_ns": busy_ns, "peak_bytes": busiest.memory_peak_bytes or None}
+        memory = {"peak_bytes": busiest.memory_peak_bytes or None, "total_bytes": busiest.memory_bytes}
+        return {"name": "sim", "busy_ns": busy_ns, **memory}
     torch = sys.modules.get("torch")
     if torch is None or not torch.accelerator.is_available():
         return {}
     kind = torch.accelerator.current_accelerator().type
     if kind != "cuda":
         return {"name": kind}
-    return {"name": torch.cuda.get_device_name(), "peak_bytes": torch.cuda.max_memory_allocated()}
+    memory = {"peak_bytes": torch.cuda.max_memory_reserved(), "total_bytes": torch.cuda.mem_get_info()[1]}
+    return {"name": torch.cuda.get_device_name(), **memory}
 
 
 PARTS = (watch_forward, watch_backward, watch_optimizers, watch_sections, watch_collector, watch_accelerator)

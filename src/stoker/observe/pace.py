@@ -23,6 +23,8 @@ CHECK_BATCHES, CHECK_S, CHECK_LONGEST_S = 12, 3.0, 8.0
 """The same for an epoch of validation."""
 CYCLES, CYCLES_S = 2, 30.0
 """The run ends after this many epochs, if they took this long together."""
+TRIAL_STEPS, TRIAL_LEAST, TRIAL_LONGEST = 12, 5, 3
+"""A trial sees this many steps beyond those that were made ahead; fewer, but this least, after so many budgets."""
 NOT_TRAINING = 4
 """An epoch that has brought this many batches and no backward is validation."""
 DEAF = 20
@@ -69,10 +71,12 @@ class Pace:
         self.epochs_noted = False
         self.probes: Probes | None = None
         self._steps = options.steps
+        self._epoch_s = options.epoch_s
         self._budget_ns = int(options.budget_s * 1e9)
         self._recorder = recorder
         self._directory = directory
         self._first_step_ns = 0
+        self._watched_ns = 0
         self._optimizers = 0
         self._passes: Counter[int] = Counter()
         self._ranks = Ranks(directory)
@@ -86,7 +90,7 @@ class Pace:
         self._passes[epoch.loader] += 1
         if self.whole:
             return
-        if not self._ranks.several and epoch.grad and self._is_long_enough(epoch.began_ns):
+        if not self._ranks.several and epoch.grad and self._may_end_at(epoch):
             self.end_run()
         self.loop_ns = self.loop_ns or epoch.began_ns
 
@@ -108,7 +112,10 @@ class Pace:
 
     def _wish(self, epoch: Epoch, now_ns: int) -> str:
         trains = self.trains(epoch)
-        late = now_ns - self.loop_ns > self._budget_ns and epoch.batches >= FEWEST_STEPS
+        if self._cycle:
+            late = now_ns - self.loop_ns > self._budget_ns and epoch.batches >= FEWEST_STEPS
+        else:
+            late = self._is_watched(epoch, now_ns)
         if trains and (
             (late and not (epoch.bearable and self._cycle)) or (self._ranks.several and self._is_long_enough(now_ns))
         ):
@@ -116,6 +123,18 @@ class Pace:
         if epoch.bearable and self._had_enough(epoch, trains, (now_ns - epoch.first_ns - epoch.probed_ns) / 1e9):
             return CUT
         return ""
+
+    def _is_watched(self, epoch: Epoch, now_ns: int) -> bool:
+        """True if a trial has seen enough since its first batch came: starting workers is none of its steady time."""
+        if not self._watched_ns and epoch.batches:
+            self._watched_ns = now_ns
+        spent_ns = now_ns - self._watched_ns if self._watched_ns else 0
+        source = epoch.source
+        ahead = (getattr(source, "num_workers", 0) or 0) * (getattr(source, "prefetch_factor", 0) or 0)
+        wanted = TRIAL_STEPS + ahead
+        enough = epoch.batches >= wanted or self.backwards >= TRIAL_LONGEST * wanted
+        longest = spent_ns > TRIAL_LONGEST * self._budget_ns and self.backwards >= TRIAL_LEAST
+        return spent_ns > self._budget_ns and (enough or longest)
 
     def trains(self, epoch: Epoch) -> bool:
         """True if this epoch trains: gradients are on and a backward has come, or may still come."""
@@ -161,8 +180,8 @@ class Pace:
     def _had_enough(self, epoch: Epoch, trains: bool, seconds: float) -> bool:
         if epoch.length is not None and epoch.length - epoch.batches <= max(2, epoch.length // 10):
             return False  # the rest is short, and a whole epoch is worth more than a forecast
-        if not self._cycle and trains:
-            return False  # it ends when the budget is spent
+        if not self._cycle and trains:  # it ends when the budget is spent
+            return self._epoch_s is not None and seconds >= self._epoch_s and epoch.batches >= FEWEST_STEPS
         if not trains:
             enough = epoch.batches >= CHECK_BATCHES and seconds >= CHECK_S
             return enough or (seconds >= CHECK_LONGEST_S and epoch.batches > 1) or seconds > SLOWEST_S
@@ -175,6 +194,9 @@ class Pace:
         epoch.over = True
         self.ended(epoch)
         self._recorder.note("cut", loader=epoch.loader, batches=epoch.batches, length=epoch.length)
+
+    def _may_end_at(self, epoch: Epoch) -> bool:
+        return self._is_long_enough(epoch.began_ns) if self._cycle else self._is_watched(epoch, epoch.began_ns)
 
     def _is_long_enough(self, now_ns: int) -> bool:
         if not self.loop_ns or not self.backwards:

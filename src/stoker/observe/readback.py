@@ -208,6 +208,8 @@ class Process:
             device_times_ns=tuple(device_times),
             device_step_us=tuple(device_steps),
             made=tuple((self.facts("made") or {}).get("paths", ())),
+            losses=tuple((self.facts("losses") or {}).get("values", ())),
+            device_total_bytes=device.get("total_bytes"),
         )
 
     def _probes(self) -> Probes:
@@ -293,7 +295,9 @@ def _facts_of(note: dict[str, Any]) -> LoaderFacts:
 
 
 def _batch(made: "array[int]", sent: "array[int] | None") -> WorkerBatch:
-    _, start, end, samples, collated, user, system, _, queued, blocked, minor, major, read, disk, *found = made
+    _, start, end, samples, collated, user, system, ran, queued, blocked, minor, major, read, disk, *found = made
+    if not user + system:  # shorter than a tick of the kernel's clock: the scheduler's own account is finer
+        user = ran
     cpu, opens, names, requests, net, size, checksum, threads, private, *_ = found
     return WorkerBatch(
         begin_ns=start,
