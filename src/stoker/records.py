@@ -100,12 +100,13 @@ class LoaderFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An epoch that was let end early: `batches` were delivered of `length`."""
+    """An epoch that was let end early: `batches`, and `aside` more inside experiments, were delivered of `length`."""
 
     loader: int
     batches: int
     length: int | None
     time_ns: int
+    aside: int = 0
 
 
 # ---- what was tried ------------------------------------------------------------------------------------------
@@ -119,12 +120,12 @@ class Window:
     start_ns: int
     end_ns: int
     planned_s: float
-    batches: int = 0  # real ones that it used up
+    batches: int = 0  # steps of the loop inside it
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Steps of the loop on cached batches: the compute ceiling. The device was waited for at both ends."""
+    """Steps of the loop on batches that lie ready: the compute ceiling. The device was waited for at both ends."""
 
     steps: int
     seconds: float
@@ -134,6 +135,7 @@ class Replay:
     before_s: float | None  # a real step's seconds just before, without its wait for data
     batch_bytes: int
     batch_samples: int | None
+    known: bool = False  # one batch that the loop had had already, again and again
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,7 @@ class Process:
             sample_lines=tuple(sample_lines[i] for i in seen),
             lines=lines,
             loaders=tuple(_facts_of(note) for note in self.all("loader")),
-            cuts=tuple(Cut(n["loader"], n["batches"], n["length"], n["t"]) for n in self.all("cut")),
+            cuts=tuple(Cut(n["loader"], n["batches"], n["length"], n["t"], n.get("aside", 0)) for n in self.all("cut")),
             notes=tuple(sorted({f"{n['note']}: {n['path']}" for n in self.all("redirected")})),
             device=device.get("name"),
             device_busy_ns=device.get("busy_ns"),
