@@ -158,11 +158,23 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class Cold:
+    """Pieces of the files behind a batch, read with their pages dropped and again at once, in turns."""
+
+    pieces: int
+    size_bytes: int
+    disk_bytes: int  # that really came from storage when the pages were dropped; far below the size: they were not
+    cold_s: tuple[float, ...]  # of each piece
+    warm_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Bench:
     """The user's data set read by a loader of our own. `labels` say what each batch of each worker was, in order.
 
     Labels: warm (the first), fresh (as the sampler orders, not read before), sequential (neighbours), again (the fresh
-    ones a second time), second (again, in a new process), profile, text, rate (for throughput only).
+    ones a second time), second (again, in a new process), profile, text, cold (then its files, with their pages
+    dropped), rate (for throughput only).
     """
 
     name: str
@@ -248,6 +260,7 @@ class Probes:
     drains: tuple[Drain, ...] = ()
     benches: tuple[Bench, ...] = ()
     makings: tuple[Making, ...] = ()
+    cold: Cold | None = None
     inspection: Inspection | None = None
     ordering: "Ordering | None" = None
     container: Container | None = None
@@ -349,6 +362,7 @@ class WorkerTrack:
     lines: tuple[Line, ...]
     makings: tuple[Making, ...] = ()
     unpickle_s: float | None = None
+    cold: Cold | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from stoker.observe import workers
 from stoker.observe.meters import machine
 from stoker.records import (
     Bench,
+    Cold,
     Container,
     Cut,
     Drain,
@@ -220,6 +221,7 @@ class Process:
             drains=tuple(decode(Drain, _plain(note)) for note in self.all("drain")),
             benches=tuple(decode(Bench, _plain(note)) for note in self.all("bench")),
             makings=tuple(decode(Making, _plain(note)) for note in self.all("making")),
+            cold=self._cold(),
             inspection=decode(Inspection, _plain(inspection)) if inspection else None,
             container=decode(Container, container) if container else None,
             ordering=self._ordering(),
@@ -248,7 +250,12 @@ class Process:
             lines=self._places(),
             makings=tuple(decode(Making, _plain(note)) for note in self.all("making")),
             unpickle_s=max((note["seconds"] for note in self.all("unpickled")), default=None),
+            cold=self._cold(),
         )
+
+    def _cold(self) -> Cold | None:
+        note = self.facts("cold")
+        return decode(Cold, _plain(note)) if note else None
 
     def _rows(self) -> "list[array[int]]":
         numbers = self._numbers("batches")
