@@ -100,12 +100,13 @@ class LoaderFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An epoch that was let end early: `batches` were delivered of `length`."""
+    """An epoch that was let end early: `batches`, and `aside` more inside experiments, were delivered of `length`."""
 
     loader: int
     batches: int
     length: int | None
     time_ns: int
+    aside: int = 0
 
 
 # ---- what was tried ------------------------------------------------------------------------------------------
@@ -119,12 +120,12 @@ class Window:
     start_ns: int
     end_ns: int
     planned_s: float
-    batches: int = 0  # real ones that it used up
+    batches: int = 0  # steps of the loop inside it
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Steps of the loop on cached batches: the compute ceiling. The device was waited for at both ends."""
+    """Steps of the loop on batches that lie ready: the compute ceiling. The device was waited for at both ends."""
 
     steps: int
     seconds: float
@@ -134,6 +135,7 @@ class Replay:
     before_s: float | None  # a real step's seconds just before, without its wait for data
     batch_bytes: int
     batch_samples: int | None
+    known: bool = False  # one batch that the loop had had already, again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +158,23 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class Cold:
+    """Pieces of the files behind a batch, read with their pages dropped and again at once, in turns."""
+
+    pieces: int
+    size_bytes: int
+    disk_bytes: int  # that really came from storage when the pages were dropped; far below the size: they were not
+    cold_s: tuple[float, ...]  # of each piece
+    warm_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Bench:
     """The user's data set read by a loader of our own. `labels` say what each batch of each worker was, in order.
 
     Labels: warm (the first), fresh (as the sampler orders, not read before), sequential (neighbours), again (the fresh
-    ones a second time), second (again, in a new process), profile, text, rate (for throughput only).
+    ones a second time), second (again, in a new process), profile, text, cold (then its files, with their pages
+    dropped), rate (for throughput only).
     """
 
     name: str
@@ -246,6 +260,7 @@ class Probes:
     drains: tuple[Drain, ...] = ()
     benches: tuple[Bench, ...] = ()
     makings: tuple[Making, ...] = ()
+    cold: Cold | None = None
     inspection: Inspection | None = None
     ordering: "Ordering | None" = None
     container: Container | None = None
@@ -354,6 +369,7 @@ class WorkerTrack:
     lines: tuple[Line, ...]
     makings: tuple[Making, ...] = ()
     unpickle_s: float | None = None
+    cold: Cold | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def summarise(seen: Observation, track: Track, named: Attribution, prediction: P
     ours = {pid for bench in track.probes.benches for pid in bench.pids}
     return Diagnosis(
         wall_s=named.wall_s,
-        steps=len(named.steps),
+        steps=len(named.steps) + sum(window.batches for window in track.probes.windows),
         epochs=_epochs(named),
         steps_per_epoch=next((one.length for one in primary), None),
         samples_per_s=size / steady.mean_step_s if steady and size and steady.mean_step_s else None,
@@ -77,12 +77,20 @@ def overhead_share(track: Track, named: Attribution) -> float | None:
 
 
 def _epoch_s(track: Track, named: Attribution) -> tuple[float, ...]:
-    """Whole training epochs, from one's start to the next, the last to the end of the script's own code."""
+    """Whole training epochs, from one's start to the next, the last to the end of the script's own code.
+
+    Not those in which experiments stood for some of the steps.
+    """
     train = [one for one in named.passes if one.is_train and one.batches]
     train = [one for one in train if one.loader == train[0].loader]
     exits = [time_ns for time_ns, code in zip(track.times_ns, track.codes, strict=True) if code == Kind.EXIT << 1]
     ends = [one.start_ns for one in train[1:]] + exits[:1]
-    return tuple((end - one.start_ns) / 1e9 for one, end in zip(train, ends, strict=False) if one.is_whole)
+    tried = any(window.batches for window in track.probes.windows)
+    return tuple(
+        (end - one.start_ns) / 1e9
+        for one, end in zip(train, ends, strict=False)
+        if one.is_whole and (one.batches == one.length or not tried)
+    )
 
 
 def _epochs(named: Attribution) -> int:
@@ -240,7 +248,9 @@ def _notes(seen: Observation, track: Track, named: Attribution) -> tuple[str, ..
     for loader in sorted({cut.loader for cut in track.cuts}):
         cuts = [cut for cut in track.cuts if cut.loader == loader]
         of = f" of {cuts[0].length}" if cuts[0].length else ""
-        notes.append(f"loader {loader}: {len(cuts)} epochs ended early, after {cuts[0].batches}{of} batches")
+        notes.append(
+            f"loader {loader}: {len(cuts)} epochs ended early, after {cuts[0].batches + cuts[0].aside}{of} batches"
+        )
     if seen.ended_by_doctor:
         notes.append("the run was ended when enough had been seen")
     saved = [note.partition(": ")[2] for note in track.notes]

@@ -11,6 +11,7 @@ from stoker.observe import workers
 from stoker.observe.meters import machine
 from stoker.records import (
     Bench,
+    Cold,
     Container,
     Cut,
     Drain,
@@ -193,7 +194,7 @@ class Process:
             sample_lines=tuple(sample_lines[i] for i in seen),
             lines=lines,
             loaders=tuple(_facts_of(note) for note in self.all("loader")),
-            cuts=tuple(Cut(n["loader"], n["batches"], n["length"], n["t"]) for n in self.all("cut")),
+            cuts=tuple(Cut(n["loader"], n["batches"], n["length"], n["t"], n.get("aside", 0)) for n in self.all("cut")),
             notes=tuple(sorted({f"{n['note']}: {n['path']}" for n in self.all("redirected")})),
             device=device.get("name"),
             device_busy_ns=device.get("busy_ns"),
@@ -226,6 +227,7 @@ class Process:
             drains=tuple(decode(Drain, _plain(note)) for note in self.all("drain")),
             benches=tuple(decode(Bench, _plain(note)) for note in self.all("bench")),
             makings=tuple(decode(Making, _plain(note)) for note in self.all("making")),
+            cold=self._cold(),
             inspection=decode(Inspection, _plain(inspection)) if inspection else None,
             container=decode(Container, container) if container else None,
             ordering=self._ordering(),
@@ -254,7 +256,12 @@ class Process:
             lines=self._places(),
             makings=tuple(decode(Making, _plain(note)) for note in self.all("making")),
             unpickle_s=max((note["seconds"] for note in self.all("unpickled")), default=None),
+            cold=self._cold(),
         )
+
+    def _cold(self) -> Cold | None:
+        note = self.facts("cold")
+        return decode(Cold, _plain(note)) if note else None
 
     def _rows(self) -> "list[array[int]]":
         numbers = self._numbers("batches")
