@@ -178,11 +178,13 @@ class Process:
         """The process as one that may have trained."""
         times, codes = self._pairs("events")
         sample_times, sample_lines = self._pairs("samples")
-        device_times, device_steps = self._pairs("device")
+        device_times, device_steps = self._pairs("marks")
         lines = self._places()
         seen = [i for i, line in enumerate(sample_lines) if line < len(lines)]
         device = self.facts("device") or {}
         closing = self.facts("closing") or {}
+        work = self._numbers("device")
+        whole = len(work) - len(work) % 3
         return Track(
             pid=self.pid,
             rank=(self.facts("process") or {}).get("rank"),
@@ -211,6 +213,9 @@ class Process:
             made=tuple((self.facts("made") or {}).get("paths", ())),
             losses=tuple((self.facts("losses") or {}).get("values", ())),
             device_total_bytes=device.get("total_bytes"),
+            device_starts_ns=tuple(work[0:whole:3]),
+            device_ends_ns=tuple(work[1:whole:3]),
+            device_work=tuple(work[2:whole:3]),
         )
 
     def _probes(self) -> Probes:

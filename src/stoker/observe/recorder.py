@@ -41,6 +41,7 @@ class Recorder:
         self.put: Callable[[int], None] = self.events.append
         self.samples = array("q")
         self.batches = array("q")
+        self.device = array("q")
         self.marks = Marks()
         self.module_calls = [0]
         self.own_ns = 0
@@ -137,7 +138,7 @@ class Recorder:
 
     def _columns(self) -> tuple[tuple[str, "array[int]"], ...]:
         columns = (("events", self.events), ("samples", self.samples))
-        return (*columns, ("batches", self.batches), ("device", self.marks.column))
+        return (*columns, ("batches", self.batches), ("device", self.device), ("marks", self.marks.column))
 
     def _append(self, name: str, data: bytes) -> None:
         if name not in self._files:

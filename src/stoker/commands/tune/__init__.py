@@ -204,12 +204,13 @@ def _publish(
 ) -> None:
     from rich.console import Console
 
+    from stoker.commands import pages
     from stoker.commands.tune.record import build
     from stoker.records import Files
     from stoker.report import data, decision
 
     directory, command = row.directory, investigation.contest.command
-    files = Files(str(directory / "decision.md"), str(directory / "stoker.toml"), None)
+    files = Files(str(directory / "decision.md"), str(directory / "stoker.toml"), pages.place_of(directory))
     tuning = build(investigation.found, investigation.contest, request, files, row.started_s, interrupted=interrupted)
     keys = command.config_keys(tuning.final.knobs)
     if keys and command.config is not None:
@@ -225,6 +226,7 @@ def _publish(
     if json_path is not None:
         data.write(text, json_path)
     decision.show(tuning, Console(stderr=True))
+    pages.offer_tuning(tuning, command.words, directory)
 
 
 def _with_patch(tuning: "Tuning", directory: Path) -> "Tuning":
