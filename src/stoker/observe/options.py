@@ -15,6 +15,7 @@ class Options:
     """How a run is observed. `knobs` are applied through the same attach as the hooks.
 
     With `cycle` off the run ends in the middle of its epoch once the budget is spent: enough for the rate of steps.
+    With `live` on the process also says each second what a live view wants to know, and looks at its lines more rarely.
     With `observe` off nothing is recorded and nothing is cut short: the run only gets its knobs.
     """
 
@@ -25,6 +26,7 @@ class Options:
     cycle: bool = True
     path_before: str | None = None
     probe: bool = True
+    live: bool = False
     knobs: Mapping[str, Value] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:
