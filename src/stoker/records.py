@@ -67,6 +67,9 @@ class Kind(IntEnum):
 ARG = 8
 """The bit from which an event's code holds its argument."""
 
+DEVICE_WORK = ("copy", "forward", "backward", "optimizer", "other")
+"""What a piece of the device's work can be."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -291,6 +294,9 @@ class Track:
     call_ns: int | None
     batch_samples: tuple[int, ...]
     probes: Probes = Probes()
+    device_starts_ns: tuple[int, ...] = ()  # of each piece of work on the device's own timeline, where it has one
+    device_ends_ns: tuple[int, ...] = ()
+    device_work: tuple[int, ...] = ()  # places in DEVICE_WORK
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,6 +490,92 @@ class Attribution:
     optimizer_steps: int
     syncs: int
     events: int
+
+
+# ---- how it went over time -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One thing that one lane did: a phase of the main thread, a stage of a worker, a piece of the device's work."""
+
+    lane: str
+    name: str
+    start_s: float
+    end_s: float
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A batch on its way: made in `lane` at `made_s`, taken by the main thread at `taken_s` after it waited."""
+
+    lane: str
+    made_s: float
+    taken_s: float
+    wait_s: float
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A few real steady steps, lane by lane. Times are from its start, which is `start_s` after the run's."""
+
+    first_step: int
+    steps: int
+    start_s: float
+    seconds: float
+    lanes: tuple[str, ...]
+    spans: tuple[Span, ...]
+    joins: tuple[Join, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepBin:
+    """Steps that stand together at one place of a picture: just one, unless there are very many."""
+
+    first: int
+    count: int
+    start_s: float
+    low_s: float
+    median_s: float
+    high_s: float
+    ready: float | None  # batches that waited to be taken, in the mean; near 0 means that the loader is too slow
+
+
+@dataclass(frozen=True, slots=True)
+class LongStep:
+    """A step much longer than the others, and the part of it that grew most."""
+
+    step: int
+    seconds: float
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """What one process, or one worker's successive processes, held at `times_s[i]`; pages it shares are counted."""
+
+    name: str
+    times_s: tuple[float, ...]
+    sizes_bytes: tuple[int | None, ...]  # None while there was none
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A run over time, small enough to draw however long it was. Experiments are cut out of all times."""
+
+    seconds: float
+    steps: tuple[StepBin, ...]
+    warmup_steps: int
+    epoch_starts: tuple[int, ...]  # first steps of epochs after the first
+    long_steps: tuple[LongStep, ...]
+    memory: tuple[ProcessMemory, ...]
+    memory_limit_bytes: int | None
+    memory_free_bytes: int | None  # of the machine, when it was least
+    busy_times_s: tuple[float, ...]
+    busy_shares: tuple[float, ...]  # of the device, since the time before
+    excerpt: Excerpt | None
 
 
 # ---- the doctor ------------------------------------------------------------------------------------------

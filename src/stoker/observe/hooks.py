@@ -14,7 +14,7 @@ from stoker.observe.pace import Pace
 from stoker.observe.patches import Patches
 from stoker.observe.recorder import Recorder, clock
 from stoker.observe.spans import spanned
-from stoker.records import ARG, Kind
+from stoker.records import ARG, DEVICE_WORK, Kind
 
 # ---- forward ---------------------------------------------------------------------------------------------
 
@@ -246,6 +246,33 @@ def watch_simulated(module: ModuleType, recorder: Recorder, patches: Patches) ->
     """The simulated accelerator: its waits and copies go through the same methods as a real one's."""
     watch_device(sys.modules["torch"], recorder, patches)
     patches.set(module.Device, "synchronize", spanned(module.Device.synchronize, recorder, Kind.SYNC))
+    patches.set(module.Timeline, "queue", _queueing(module.Timeline.queue, recorder))
+
+
+def _queueing(original: Callable[..., float], recorder: Recorder) -> Callable[..., float]:
+    """What is queued, and when the device does it: three numbers, so that its timeline can be drawn.
+
+    The simulation may let work begin before it was queued, to make good for its own cost on the host. What finds the
+    device idle is drawn where it was queued, and what follows keeps its distance to it.
+    """
+    put = recorder.device.extend
+    places = {kind: i for i, kind in enumerate(DEVICE_WORK)}
+    other = places["other"]
+    late_ns = done_ns = 0
+
+    @functools.wraps(original)
+    def queue(self: Any, kind: str, seconds: float) -> float:
+        nonlocal late_ns, done_ns
+        queued_ns = clock()
+        done_s = original(self, kind, seconds)
+        begin_ns = int((done_s - seconds) * 1e9)
+        if queued_ns >= done_ns:
+            late_ns = max(queued_ns - begin_ns, 0)
+        done_ns = int(done_s * 1e9) + late_ns
+        put((begin_ns + late_ns, done_ns, places.get(kind, other)))
+        return done_s
+
+    return queue
 
 
 def device_facts() -> dict[str, Any]:

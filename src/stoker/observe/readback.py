@@ -187,6 +187,8 @@ class Process:
         seen = [i for i, line in enumerate(sample_lines) if line < len(lines)]
         device = self.facts("device") or {}
         closing = self.facts("closing") or {}
+        work = self._numbers("device")
+        whole = len(work) - len(work) % 3
         return Track(
             pid=self.pid,
             rank=(self.facts("process") or {}).get("rank"),
@@ -210,6 +212,9 @@ class Process:
             call_ns=closing.get("call_ns"),
             batch_samples=tuple(n["samples"] for n in self.all("batch") if n["samples"] is not None),
             probes=self._probes(),
+            device_starts_ns=tuple(work[0:whole:3]),
+            device_ends_ns=tuple(work[1:whole:3]),
+            device_work=tuple(work[2:whole:3]),
         )
 
     def _probes(self) -> Probes:

@@ -41,6 +41,7 @@ class Recorder:
         self.put: Callable[[int], None] = self.events.append
         self.samples = array("q")
         self.batches = array("q")
+        self.device = array("q")
         self.module_calls = [0]
         self.own_ns = 0
         self.iterating: int | None = None
@@ -129,7 +130,8 @@ class Recorder:
             self._lock.release()
 
     def _write_new(self) -> None:
-        for name, column in (("events", self.events), ("samples", self.samples), ("batches", self.batches)):
+        columns = {"events": self.events, "samples": self.samples, "batches": self.batches, "device": self.device}
+        for name, column in columns.items():
             count = len(column)
             if count:
                 self._append(name, column[:count].tobytes())
@@ -150,7 +152,7 @@ class Recorder:
             view = view[os.write(self._files[name], view) :]
 
     def _forget(self) -> None:
-        for column in (self.events, self.samples, self.batches, self._notes):
+        for column in (self.events, self.samples, self.batches, self.device, self._notes):
             del column[:]
 
     def _complain(self, text: str) -> None:
