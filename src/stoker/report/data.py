@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from stoker.records import Diagnosis, Live, Tuning, WhatIf, encode
+from stoker.records import Comparison, Diagnosis, Live, Tuning, WhatIf, encode
 
 
-def dumps(record: Diagnosis | Tuning | WhatIf | Live) -> str:
+def dumps(record: Diagnosis | Tuning | WhatIf | Live | Comparison) -> str:
     """A record as JSON; what was not measured is null."""
     return json.dumps(encode(record), indent=2, allow_nan=False, ensure_ascii=False)
 
