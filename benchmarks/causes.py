@@ -46,7 +46,17 @@ def judge(name: str, command: list[str], expected: set[str], forbidden: set[str]
     """Run the doctor on one command."""
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "diagnosis.json"
-        words = [sys.executable, "-m", "stoker", "doctor", "--json", str(out), "--out", str(Path(scratch) / "run")]
+        words = [
+            sys.executable,
+            "-m",
+            "stoker",
+            "doctor",
+            "--no-html",
+            "--json",
+            str(out),
+            "--out",
+            str(Path(scratch) / "run"),
+        ]
         env = dict(os.environ, PYTHONPATH=str(ROOT / "src"), COLUMNS="120")
         began = time.perf_counter()
         child = subprocess.run(

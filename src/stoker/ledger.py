@@ -120,7 +120,7 @@ class Ledger:
 
     def find(self, name: str) -> Path:
         """The directory of a run: its name, the start of its name, `last`, or the directory itself."""
-        if (Path(name) / "run.json").is_file():
+        if any((Path(name) / file).is_file() for file in ("run.json", "tuning.json")):
             return Path(name)
         rows = self.runs()
         if name == LAST and rows:

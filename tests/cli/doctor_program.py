@@ -34,7 +34,7 @@ def doctor(
     """
     options = options or ("--observe-only",)
     report = cwd / "report.json"
-    command = [sys.executable, "-m", "stoker", "doctor", "--json", str(report), *options, "--", *words]
+    command = [sys.executable, "-m", "stoker", "doctor", "--no-html", "--json", str(report), *options, "--", *words]
     done = subprocess.run(
         command, cwd=cwd, env={**os.environ, **(env or {})}, input=text, capture_output=True, text=True, check=False
     )

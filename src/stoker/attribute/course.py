@@ -110,7 +110,8 @@ def _memory(seen: Observation, track: Track, named: Attribution, clock: Clock) -
         held: dict[str, int] = {}
         for pid, size in meter.rss_bytes.items():
             name = names.get(pid, "other")
-            held[name] = max(held.get(name, 0), size)
+            if size:  # a process that has ended and was not yet waited for holds nothing
+                held[name] = max(held.get(name, 0), size)
         for name, size in held.items():
             row = found.setdefault(name, {})
             row[place] = max(row.get(place, 0), size)
@@ -121,19 +122,20 @@ def _memory(seen: Observation, track: Track, named: Attribution, clock: Clock) -
 
 
 def _process_names(seen: Observation, track: Track, named: Attribution) -> dict[str, str]:
-    trains = {one.loader for one in named.passes if one.is_train}
+    roles = {one.facts.loader: one.role for one in named.loaders}
     names = {str(other.pid): f"rank {other.rank}" for other in seen.tracks if other.rank is not None}
     names[str(track.pid)] = "main"
     for worker in seen.workers:
         if worker.worker is not None:
-            role = "worker" if worker.loader in trains else "other worker"
+            role = roles.get(worker.loader or 0, "other")
+            role = "worker" if role == "train" else f"{role} worker"
             names[str(worker.pid)] = f"{role} {worker.worker}" if worker.worker < MOST_WORKERS else f"{role} …"
     return names
 
 
 def _order(name: str) -> tuple[int, int, str]:
     number = name.rpartition(" ")[2]
-    kinds = ["main", "rank", "worker", "other worker", "other"]
+    kinds = ["main", "rank", "worker", "validation worker", "other worker", "other"]
     kind = name.rpartition(" ")[0] or name
     return kinds.index(kind) if kind in kinds else len(kinds), int(number) if number.isdecimal() else 999, name
 

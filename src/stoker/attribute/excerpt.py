@@ -44,11 +44,10 @@ def _choose(named: Attribution, cuts_ns: Sequence[int]) -> list[int]:
     least = float("inf")
     for row in stretches:
         for i in range(len(row) - wanted + 1):
-            chosen = row[i : i + wanted]
-            seconds = (named.steps[chosen[-1]].end_ns - named.steps[chosen[0]].start_ns) / 1e9
+            seconds = (named.steps[row[i + wanted - 1]].end_ns - named.steps[row[i]].start_ns) / 1e9
             far = abs(seconds / wanted - named.steady.mean_step_s)
             if far < least:
-                best, least = chosen, far
+                best, least = row[i : i + wanted], far
     return best
 
 

@@ -11,12 +11,14 @@ import click
 
 from stoker.advise import advise
 from stoker.attribute import attribute
+from stoker.attribute.course import course
 from stoker.attribute.summary import summarise
+from stoker.commands import pages
 from stoker.diagnose import diagnose as judge
 from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError
 from stoker.ledger import Ledger, Row
 from stoker.predict import epoch_parts, forecast
-from stoker.records import Attribution, Diagnosis, Observation
+from stoker.records import Attribution, Course, Diagnosis, Observation
 
 NEEDED_STEPS = 4
 """Fewer steps than this are not judged."""
@@ -33,6 +35,8 @@ INTERRUPTED = 130
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path), help="Also write the report as JSON to this file."
 )
+@click.option("--html", "html_path", type=click.Path(path_type=Path), help="Also write the page to this file.")
+@click.option("--no-html", is_flag=True, help="Write no page with pictures.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Directory for the run's records.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def doctor(
@@ -41,6 +45,8 @@ def doctor(
     observe_only: bool,
     budget: float,
     json_path: Path | None,
+    html_path: Path | None,
+    no_html: bool,
     out: Path | None,
     command: tuple[str, ...],
 ) -> int:
@@ -53,7 +59,7 @@ def doctor(
 
     Nothing in the script has to change. By default each epoch ends early once enough of it was seen, checkpoints go to
     a scratch file, and the run ends after a few short epochs: a minute is enough to forecast hours. Everything is kept
-    in .stoker/ for `stoker report`.
+    in .stoker/ for `stoker report`, with the extra `report` also as a page with pictures, report.html.
 
     Exit codes: 0 done, 2 wrong usage, 3 the script failed, 4 too few steps to judge, 130 interrupted.
     """
@@ -67,9 +73,11 @@ def doctor(
     live = Live(row)
     ended = launch(words, row.directory.resolve(), options, live.tick)
     live.clear()
-    seen, diagnosis = diagnose(row.directory)
+    seen, diagnosis, went = depict(row.directory)
     problem = _problem(seen, diagnosis, ended.code, steps)
     _report(diagnosis, row, json_path)
+    if diagnosis.steps and not no_html:
+        pages.offer_run(seen, diagnosis, went, [row.directory / pages.NAME, *([html_path] if html_path else [])])
     state = _state(ended.interrupted, problem)
     ledger.close_run(row.run, state, diagnosis.verdict, None)
     if ended.interrupted:
@@ -81,6 +89,17 @@ def doctor(
 
 def diagnose(directory: Path) -> tuple[Observation, Diagnosis]:
     """What there is of a run, in the words of the contract: the doctor's arrow."""
+    seen, _, diagnosis = _follow(directory)
+    return seen, diagnosis
+
+
+def depict(directory: Path) -> tuple[Observation, Diagnosis, Course]:
+    """The same, and how the run went over time: what pictures are drawn from."""
+    seen, named, diagnosis = _follow(directory)
+    return seen, diagnosis, course(seen, seen.tracks[0], named)
+
+
+def _follow(directory: Path) -> tuple[Observation, Attribution, Diagnosis]:
     from stoker.observe.readback import read
 
     seen = read(directory)
@@ -88,7 +107,7 @@ def diagnose(directory: Path) -> tuple[Observation, Diagnosis]:
     named = attribute(track)
     said = summarise(seen, track, named, forecast(named, track.epochs_planned))
     said = dataclasses.replace(said, epoch_parts=_parts(named), probes=track.probes)
-    return seen, advise(judge(seen, track, named, said), seen)
+    return seen, named, advise(judge(seen, track, named, said), seen)
 
 
 def _parts(named: Attribution) -> dict[str, float] | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stoker.commands import pages
 from stoker.errors import UsageError
 from stoker.knobs import KNOBS, find
 from stoker.ledger import Ledger
@@ -174,7 +175,7 @@ def investigate(contest: "Contest", asked: Sequence[Idea], target_s: float | Non
         trials=tuple(_trial(one) for one in done),
         final=final,
         goal=_goal(target_s, first, final),
-        files=Files(str(directory / "decision.md"), str(directory / "stoker.toml"), None),
+        files=Files(str(directory / "decision.md"), str(directory / "stoker.toml"), pages.place_of(directory)),
     )
 
 
@@ -342,3 +343,4 @@ def _publish(tuning: Tuning, command: Sequence[str], directory: Path, json_path:
     if json_path is not None:
         data.write(text, json_path)
     decision.show(tuning, Console(stderr=True))
+    pages.offer_tuning(tuning, command, directory)

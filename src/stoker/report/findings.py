@@ -18,7 +18,7 @@ def headline(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield from _ceilings(diagnosis)
         return
     first = diagnosis.findings[0]
-    yield "verdict", f"{first.cause}: {CAUSES[first.cause].meaning}"
+    yield "verdict", f"{first.cause}: {meaning(first.cause)}"
     yield "why", "; ".join(_said(item) for item in first.evidence)
     if first.place:
         yield "where", short(first.place)
@@ -34,6 +34,11 @@ def headline(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
             "restart?",
             f"a run that goes on already: restart it with the fix if less than {done} is done, else let it finish",
         )
+
+
+def meaning(cause: str) -> str:
+    """What a cause means, in a few words; a record may be newer than this Stoker, or broken."""
+    return CAUSES[cause].meaning if cause in CAUSES else "a cause that this Stoker does not know"
 
 
 def short(text: str) -> str:

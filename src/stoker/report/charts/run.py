@@ -9,6 +9,7 @@ from stoker.records import Course
 from stoker.report import units
 from stoker.report.charts.theme import ACCENT, COLOURS, MANY, data, finish, unit_of
 
+STEPS_HEIGHT = 220
 LABELLED = 6
 """Spikes with words beside them; the others are only points."""
 DRAWN_LIMIT = 4
@@ -40,7 +41,7 @@ def steps(course: Course) -> Any:
     line = base.mark_line(color=ACCENT, strokeWidth=1.5, interpolate="linear").encode(
         y="median:Q", tooltip=["steps:N", "time:N", "most:N"]
     )
-    return finish(alt.layer(*_warmup(course), *_epochs(course), band, line, *_spikes(course, factor)), 220)
+    return finish(alt.layer(*_warmup(course), *_epochs(course), band, line, *_spikes(course, factor)), STEPS_HEIGHT)
 
 
 def _warmup(course: Course) -> list[Any]:
@@ -49,8 +50,8 @@ def _warmup(course: Course) -> list[Any]:
     row = {"from": 0, "to": course.warmup_steps, "text": f"warm-up: {course.warmup_steps}"}
     base = alt.Chart(data([row]))
     shade = base.mark_rect(opacity=0.22, color=COLOURS["other"]).encode(x="from:Q", x2="to:Q")
-    words = base.mark_text(align="left", dx=3, dy=2, baseline="top", fontSize=11).encode(
-        x="from:Q", y=alt.value(0), text="text:N"
+    words = base.mark_text(align="left", dx=3, dy=-3, baseline="bottom", fontSize=11).encode(
+        x="from:Q", y=alt.value(STEPS_HEIGHT), text="text:N"
     )
     return [shade, words]
 
@@ -85,7 +86,9 @@ def _spikes(course: Course, factor: float) -> list[Any]:
     # Towards the middle of the picture, so that none is cut off.
     after = alt.Chart(data(left)).mark_text(align="left", dx=7, fontSize=11)
     before = alt.Chart(data(right)).mark_text(align="right", dx=-7, fontSize=11)
-    layers += [words.encode(x="step:Q", y="at:Q", text="text:N") for words in (after, before)]
+    for words, chosen in ((after, left), (before, right)):
+        if chosen:
+            layers.append(words.encode(x="step:Q", y="at:Q", text="text:N"))
     return layers
 
 

@@ -8,7 +8,7 @@ import altair as alt
 
 from stoker.records import Diagnosis, HotLine
 from stoker.report import units
-from stoker.report.charts.theme import COMPUTE, LOADER, colour, data, finish, unit_of
+from stoker.report.charts.theme import colour, data, finish, unit_of
 
 MOST_WORKERS = 16
 MOST_LINES = 8
@@ -19,7 +19,7 @@ def step(diagnosis: Diagnosis) -> Any:
     """Where a mean steady step's time goes, with the ceilings as lines: what each half would need alone."""
     ceilings = list(_ceilings(diagnosis))
     whole_s = sum(phase.seconds for phase in diagnosis.step_phases)
-    factor, unit = unit_of(max([whole_s, *(seconds for _, seconds, _ in ceilings)], default=0.0))
+    factor, unit = unit_of(max([whole_s, *(seconds for _, seconds in ceilings)], default=0.0))
     at_s, rows = 0.0, []
     for phase in diagnosis.step_phases:
         rows.append({
@@ -46,24 +46,26 @@ def step(diagnosis: Diagnosis) -> Any:
     return finish(alt.layer(bars, *_ceiling_layers(ceilings, factor)), 120)
 
 
-def _ceilings(diagnosis: Diagnosis) -> Iterator[tuple[str, float, str]]:
-    """Name, seconds a step and colour of each ceiling that was measured."""
+def _ceilings(diagnosis: Diagnosis) -> Iterator[tuple[str, float]]:
+    """Name and seconds a step of each ceiling that was measured."""
     if diagnosis.samples_per_s is None or diagnosis.mean_step_s is None:
         return
     batch = diagnosis.samples_per_s * diagnosis.mean_step_s
     if diagnosis.ceilings.loader_samples_per_s:
-        yield "loader alone", batch / diagnosis.ceilings.loader_samples_per_s, LOADER
+        yield "loader alone", batch / diagnosis.ceilings.loader_samples_per_s
     if diagnosis.ceilings.compute_samples_per_s:
-        yield "model alone", batch / diagnosis.ceilings.compute_samples_per_s, COMPUTE
+        yield "model alone", batch / diagnosis.ceilings.compute_samples_per_s
 
 
-def _ceiling_layers(ceilings: list[tuple[str, float, str]], factor: float) -> Iterator[Any]:
+def _ceiling_layers(ceilings: list[tuple[str, float]], factor: float) -> Iterator[Any]:
     """One label above the bar and one below, so that ceilings close to each other stay readable."""
-    longest = max((seconds for _, seconds, _ in ceilings), default=0.0)
-    for place, (name, seconds, tone) in enumerate(ceilings):
+    longest = max((seconds for _, seconds in ceilings), default=0.0)
+    for place, (name, seconds) in enumerate(ceilings):
         row = {"at": round(seconds * factor, 4), "text": f"{name} {units.seconds(seconds)}"}
         base = alt.Chart(data([row])).encode(x=alt.X("at:Q"))
-        yield base.mark_rule(strokeWidth=2.5, strokeDash=[6, 3], color=tone).encode(y=alt.value(22), y2=alt.value(98))
+        for style, width in (("halo", 6), ("ink", 2.5)):  # seen on every colour below it
+            rule = base.mark_rule(strokeWidth=width, strokeDash=[6, 3] if style == "ink" else [], style=style)
+            yield rule.encode(y=alt.value(22), y2=alt.value(98))
         right = seconds > longest / 2
         yield base.mark_text(
             align="right" if right else "left", dx=2 if right else -2, fontWeight="bold", baseline="middle"

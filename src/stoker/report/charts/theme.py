@@ -39,7 +39,7 @@ COLOURS: Mapping[str, str] = {
 }
 MANY = ("#2f7fd6", "#d9480f", "#1f8a70", "#a05bc0", "#b8860b", "#c2417a", "#7a8b2e", "#5b6ee1", "#8d6e63", "#7d8590")
 """For what has no colour of its own."""
-ACCENT, LOADER, COMPUTE = "#2f7fd6", "#d9480f", "#1f8a70"
+ACCENT = "#2f7fd6"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif"
 INK = {"light": "#1f2328", "dark": "#e6e8eb"}
 FAINT = {"light": "#59636e", "dark": "#a3abb5"}
@@ -82,6 +82,7 @@ def config(scheme: str = "light") -> dict[str, Any]:
         "text": {"color": ink, "fontSize": 12},
         "title": {"color": ink, "anchor": "start", "fontSize": 14},
         "rule": {"color": faint},
+        "style": {"halo": {"stroke": GROUND[scheme]}, "ink": {"stroke": ink}},
     }
 
 
