@@ -16,7 +16,8 @@ from stoker.observe.originals import Originals, began_s
 from stoker.observe.pace import Pace
 from stoker.observe.patches import Imports, Patches
 from stoker.observe.probe import Probes
-from stoker.observe.recorder import Recorder, about_process
+from stoker.observe.pulse import Pulses, watch_values
+from stoker.observe.recorder import SLOWEST_SAMPLE_S, Recorder, about_process
 from stoker.observe.saves import Saves
 from stoker.observe.settings import Settings
 from stoker.records import Kind
@@ -43,6 +44,9 @@ class Observer:
         self._opened = Opened(self.recorder.note) if options.files else None
         self._replayed: Replayed | None = None
         self._closed = False
+        if options.live:
+            self.recorder.sample_s = SLOWEST_SAMPLE_S
+            self.recorder.beat = Pulses(self.recorder.note).beat
 
     def start(self) -> None:
         """Begin to write down, and wait for torch."""
@@ -75,6 +79,7 @@ class Observer:
             partial(workers.install, torch, recorder, patches),
             partial(self.saves.install, torch),
             partial(self._prepare_probes, torch),
+            partial(self._prepare_live, torch),
         ]
         for part in parts:
             try:
@@ -100,6 +105,10 @@ class Observer:
         if self.options.probe and not self.options.whole:
             self.pace.probes = Probes(torch, self.recorder, self.options.budget_s, self.recorder.directory)
             probe_starts.install(self.recorder, self.patches)
+
+    def _prepare_live(self, torch: ModuleType) -> None:
+        if self.options.live:
+            watch_values(torch, self.recorder, self.patches)
 
     def _logger(self, name: str) -> Any:
         return lambda module: loggers.install(name, module, self.recorder, self.patches)

@@ -23,6 +23,8 @@ WITH_DEFAULT = 2
 """Arguments of `next(iterator, default)`, which never raises."""
 CAN_BEAR = ("lightning", "pytorch_lightning", "accelerate", "transformers")
 """Loops that call `next()` by hand and are known to take an early end well."""
+MOST_TEXT = 400
+"""Letters of an error that is noted."""
 
 
 def install(torch: ModuleType, recorder: Recorder, patches: Patches, pace: Pace) -> None:
@@ -148,9 +150,10 @@ def _watch_next(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> 
             put(none | number)
             pace.ended(epoch)
             raise
-        except BaseException:
+        except BaseException as error:
             put(clock())
             put(wait | 1 | number)
+            recorder.note("no_batch", loader=epoch.loader, text=f"{type(error).__name__}: {error}"[:MOST_TEXT])
             raise
         put(clock())
         put(wait | 1 | number)

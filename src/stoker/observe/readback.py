@@ -41,25 +41,23 @@ TRAINING = {Kind.BACKWARD, Kind.OPTIMIZER}
 
 def read(directory: Path) -> Observation:
     """Everything that was seen of the run in `directory`, also if it was killed halfway."""
-    about = _json(directory / "run.json")
-    if about is None:
-        raise UsageError(f"{directory} holds no run; expected a directory below .stoker/runs")
+    known = about(directory)
     end = _json(directory / "end.json") or {}
     processes = [Process(path) for path in sorted(directory.glob("*.notes"))]
     meters = tuple(_meters(directory / "meters.jsonl"))
-    start_ns = int(about["start_ns"])
+    start_ns = int(known["start_ns"])
     end_ns = int(end.get("end_ns") or _last_sign(processes, meters, start_ns))
     made = [process.worker() for process in processes]
     tracks = [process.track(start_ns, end_ns) for process in processes if process.facts("worker") is None]
     tracks = tracks or [_unseen(start_ns, end_ns)]
     return Observation(
         run=directory.name,
-        command=tuple(about["command"]),
-        started_s=float(about["started_s"]),
+        command=tuple(known["command"]),
+        started_s=float(known["started_s"]),
         start_ns=start_ns,
         end_ns=end_ns,
         exit_code=end.get("code"),
-        whole=bool(about["whole"]),
+        whole=bool(known["whole"]),
         interrupted=bool(end.get("interrupted")),
         attached=bool(processes),
         ended_by_doctor=bool(end.get("ended_by_doctor")) or any(process.facts("enough") for process in processes),
@@ -67,8 +65,16 @@ def read(directory: Path) -> Observation:
         tracks=tuple(sorted(tracks, key=_trained, reverse=True)),
         workers=tuple(worker for worker in made if worker is not None),
         meters=meters,
-        machine=decode(Machine, about["machine"]) if "machine" in about else machine(),
+        machine=decode(Machine, known["machine"]) if "machine" in known else machine(),
     )
+
+
+def about(directory: Path) -> dict[str, Any]:
+    """What was written down when the run began."""
+    known = _json(directory / "run.json")
+    if known is None:
+        raise UsageError(f"{directory} holds no run; expected a directory below .stoker/runs")
+    return known
 
 
 def _trained(track: Track) -> tuple[int, int, int]:
@@ -195,7 +201,7 @@ class Process:
             sample_times_ns=tuple(sample_times[i] for i in seen),
             sample_lines=tuple(sample_lines[i] for i in seen),
             lines=lines,
-            loaders=tuple(_facts_of(note) for note in self.all("loader")),
+            loaders=tuple(loader_facts(note) for note in self.all("loader")),
             cuts=tuple(Cut(n["loader"], n["batches"], n["length"], n["t"], n.get("aside", 0)) for n in self.all("cut")),
             notes=tuple(sorted({f"{n['note']}: {n['path']}" for n in self.all("redirected")})),
             device=device.get("name"),
@@ -302,7 +308,8 @@ def _like_the_one_before(rows: list["array[int]"]) -> list["array[int]"]:
     return rows
 
 
-def _facts_of(note: dict[str, Any]) -> LoaderFacts:
+def loader_facts(note: dict[str, Any]) -> LoaderFacts:
+    """A loader, from its note."""
     return decode(LoaderFacts, _plain(note))
 
 

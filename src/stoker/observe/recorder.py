@@ -27,6 +27,7 @@ SAMPLE_S = 0.010
 SAMPLER_SHARE = 0.003
 """The sampler slows itself down until it takes no more than this share of one core."""
 SLOWEST_SAMPLE_S = 0.1
+BEAT_S = 1.0
 
 clock = time.perf_counter_ns
 
@@ -48,6 +49,8 @@ class Recorder:
         self.iterating: int | None = None
         self.device_watched = False
         self.dead = False
+        self.sample_s = SAMPLE_S
+        self.beat: Callable[[], None] | None = None
         self._frames = Frames(self.note)
         self._notes: list[dict[str, Any]] = []
         self._files: dict[str, int] = {}
@@ -82,7 +85,7 @@ class Recorder:
             _thread.start_new_thread(self._run, ())
 
     def _run(self) -> None:
-        period_s, flushed = SAMPLE_S, clock()
+        period_s, flushed, beaten = self.sample_s, clock(), clock()
         spent = time.thread_time_ns()
         try:
             while not self._stop:
@@ -94,8 +97,11 @@ class Recorder:
                     used, spent = time.thread_time_ns() - spent, time.thread_time_ns()
                     self.own_ns += used
                     wanted = period_s * (used / (now - flushed)) / SAMPLER_SHARE
-                    period_s = min(max(wanted, SAMPLE_S), SLOWEST_SAMPLE_S)
+                    period_s = min(max(wanted, self.sample_s), SLOWEST_SAMPLE_S)
                     flushed = now
+                if self.beat is not None and now - beaten > BEAT_S * 1e9:
+                    self.beat()
+                    beaten = now
         except Exception as error:  # noqa: BLE001  the user's script must not notice
             self.dead = True
             self._notes.append({"note": "trouble", "t": clock(), "text": f"the sampler stopped: {error!r}"})
@@ -172,6 +178,7 @@ class Recorder:
         self._files, self._stem = {}, ""
         self._lock = _thread.allocate_lock()
         self._running = False
+        self.beat = None
         self.note("process", **about_process())
 
     def close(self) -> None:
