@@ -68,7 +68,7 @@ def doctor(
     from stoker.observe.originals import recover
 
     words = resolve(command)
-    _say_back(recover(HOME))
+    recover(HOME)
     ledger = Ledger()
     row = ledger.open_run(words, out)
     options = Options(whole=whole, steps=steps, budget_s=budget, path_before=_path_before(), probe=not observe_only)
@@ -89,12 +89,6 @@ def doctor(
     if problem is not None:
         raise problem
     return 0
-
-
-def _say_back(paths: list[str]) -> None:
-    """A run before was killed with all who watched it; what it had overwritten was put back just now."""
-    for path in paths:
-        print(f"stoker: put back {path}, which an earlier run that was killed had overwritten", file=sys.stderr)
 
 
 def diagnose(directory: Path) -> tuple[Observation, Diagnosis]:

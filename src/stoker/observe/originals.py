@@ -178,12 +178,14 @@ def restore(directory: Path) -> list[str]:
 
 
 def recover(home: Path) -> list[str]:
-    """Put back what runs left that were killed together with those who had started them."""
+    """Put back what runs left that were killed together with those who had started them, and say so."""
     back = []
     for journal in home.glob(f"**/{JOURNAL}"):
         owner = next((entry for entry in _entries(journal) if "owner" in entry), None)
         if owner is None or _born(owner["owner"]) != owner["born"]:
             back += restore(journal.parent)
+    for path in back:
+        print(f"stoker: put back {path}, which an earlier run that was killed had overwritten", file=sys.stderr)
     return back
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker.errors import StokerError, UsageError
-from stoker.ledger import Ledger, Row
+from stoker.ledger import HOME, Ledger, Row
 
 if TYPE_CHECKING:  # numpy and the trials are loaded when something is tried, so that --help is fast
     from stoker.commands.tune.investigate import Investigation
@@ -73,6 +73,9 @@ def tune(
 
     Exit codes: 0 done, 2 wrong usage, 3 the command fails as it is, 4 too few steps, 5 unsafe, 130 interrupted.
     """
+    from stoker.observe.originals import recover
+
+    recover(HOME)
     ledger = Ledger()
     if resume is not None:
         row, request = _resumed(ledger, resume, command)
