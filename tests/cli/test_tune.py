@@ -208,6 +208,7 @@ def test_a_budget_too_small_says_how_much_is_needed(tmp_path: Path) -> None:
     assert "set --budget to that or more" in done.stderr or "set a larger --budget" in done.stderr
 
 
+@pytest.mark.timeout(900)
 def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WAITING)
     mark = f"STOKER_TEST_MARK={tmp_path.name}-{os.getpid()}"
@@ -220,11 +221,11 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     )
     assert tuner.stderr is not None
     with tuner.stderr:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 400
         while not list(tmp_path.glob(".stoker/runs/*/001/*.events")) and time.monotonic() < deadline:
             time.sleep(0.2)
         tuner.send_signal(signal.SIGINT)
-        assert tuner.wait(60) == 130
+        assert tuner.wait(400) == 130
     marked = [p for p in psutil.process_iter() if _environment(p).get(name) == value]
     assert marked == []
 
