@@ -217,7 +217,10 @@ class Investigation:
         other_batch = any(getattr(like(name), "name", "") in ("batch_size", "accumulation") for name in one.knobs)
         tolerance = LOSS_TOLERANCE_OTHER_BATCH if other_batch else LOSS_TOLERANCE
         check = compare_losses(
-            [sample.losses for sample in one.references], [sample.losses for sample in one.samples], tolerance=tolerance
+            [sample.losses for sample in one.references],
+            [sample.losses for sample in one.samples],
+            tolerance=tolerance,
+            by_step=not other_batch,
         )
         self.found.losses[next(i for i, other in enumerate(self.found.done) if other is one)] = check
         if check.verdict == "differs" and one.is_kept:
