@@ -70,17 +70,19 @@ def cases(home: Path) -> Iterator[Case]:
         yield Case(name, None, command)
 
 
-def points() -> list[Knobs]:
-    """Every setting; without workers the other knobs mean nothing."""
-    product = itertools.product(*GRID.values())
-    return [{"num_workers": 0}, *(dict(zip(GRID, values, strict=True)) for values in product if values[0])]
+def points(small: bool) -> list[Knobs]:
+    """Every setting; without workers the other knobs mean nothing. A small grid leaves the workers' threads alone."""
+    names = [name for name in GRID if not (small and name == "worker_threads")]
+    product = itertools.product(*(GRID[name] for name in names))
+    return [{"num_workers": 0}, *(dict(zip(names, values, strict=True)) for values in product if values[0])]
 
 
 class Bench:
     """One case, and all that was measured of it so far."""
 
-    def __init__(self, case: Case, out: Path, budget: str, steady: str) -> None:
+    def __init__(self, case: Case, out: Path, budget: str, steady: str, small: bool) -> None:
         self.case = case
+        self.points = points(small)
         self.home = out / case.name
         self.budget = budget
         self.steady = steady
@@ -151,13 +153,15 @@ class Bench:
         """Every point that was not measured yet."""
         measured = self.known.setdefault("grid", [])
         done = [point["knobs"] for point in measured]
-        left = [knobs for knobs in points() if knobs not in done]
+        left = [knobs for knobs in self.points if knobs not in done]
         random.Random(len(done)).shuffle(left)
         for knobs in left:
             sample_s, seconds = self.measure(knobs)
             measured.append({"knobs": knobs, "sample_s": sample_s, "seconds": seconds})
             self.save()
-            print(f"{self.case.name} {len(measured)}/{len(points())}: {knobs}: {sample_s}", file=sys.stderr, flush=True)
+            print(
+                f"{self.case.name} {len(measured)}/{len(self.points)}: {knobs}: {sample_s}", file=sys.stderr, flush=True
+            )
 
     def side_by_side(self) -> None:
         """The user's own setting, what tune kept and the grid's best, in turns."""
@@ -225,7 +229,7 @@ def table(out: Path) -> str:
     for one in whole:
         kept = ", ".join(f"{name}={value}" for name, value in one["kept"].items()) or "nothing"
         error = f"{median(one['errors']):.0%}" if one["errors"] else "none"
-        spent = f"{one['time']:.0%} ({one['tune_s']:.0f} of {one['grid_s']:.0f} s)"
+        spent = f"{one['time']:.0%} ({one['tune_s']:.0f} of {one['grid_s']:.0f} s, {one['points']} points)"
         lines.append(f"| {one['case']} | {kept} | {one['own']:.2f} | {one['reached']:.2f} | {spent} | {error} |")
     for one in whole:
         if one["peer"] is not None:
@@ -248,14 +252,15 @@ def main() -> None:
     parser.add_argument("--budget", default="4m")
     parser.add_argument("--steady", default="3s")
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--small", action="store_true", help="a grid of 25 points instead of 49")
     parser.add_argument("--table", action="store_true", help="only print what is there")
     options = parser.parse_args()
     out = options.out.resolve()
     for case in cases(out):
         if not options.table and case.name in (options.case or [*CASES, *PLANTED]):
-            Bench(case, out, options.budget, options.steady).run(options.part or list(PARTS))
+            Bench(case, out, options.budget, options.steady, options.small).run(options.part or list(PARTS))
     print(table(out))
-    print(f"\n{os.cpu_count()} cores; grid: {len(points())} points, one run each")
+    print(f"\n{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}; the grid's points: one run each")
 
 
 if __name__ == "__main__":
