@@ -57,7 +57,7 @@ INTERRUPTED = 130
 def tune(
     resume: str | None, json_path: Path | None, out: Path | None, command: tuple[str, ...], **given: object
 ) -> int:
-    r"""Try knobs against your own configuration, keep what is proven faster. COMMAND is how you start it:
+    """Try knobs against your own configuration, keep what is proven faster. COMMAND is how you start it:
 
     \b
         stoker tune --budget 5m -- python train.py
@@ -73,7 +73,7 @@ def tune(
     goes into stoker.toml, for `stoker run --with stoker.toml`; why, into decision.md.
 
     Exit codes: 0 done, 2 wrong usage, 3 the command fails as it is, 4 too few steps, 5 unsafe, 130 interrupted.
-    """
+    """  # noqa: D301  click's own mark is a backspace
     ledger = Ledger()
     if resume is not None:
         row, request = _resumed(ledger, resume, command)
