@@ -50,7 +50,7 @@ def doctor(
     out: Path | None,
     command: tuple[str, ...],
 ) -> int:
-    r"""Find out where the time of a training goes. COMMAND is how you start it, after two dashes:
+    """Find out where the time of a training goes. COMMAND is how you start it, after two dashes:
 
     \b
         stoker doctor -- python train.py --lr 0.1
@@ -62,7 +62,7 @@ def doctor(
     in .stoker/ for `stoker report`, with the extra `report` also as a page with pictures, report.html.
 
     Exit codes: 0 done, 2 wrong usage, 3 the script failed, 4 too few steps to judge, 130 interrupted.
-    """
+    """  # noqa: D301  click's own mark is a backspace
     from stoker.observe.launch import launch, resolve
     from stoker.observe.options import Options
     from stoker.observe.originals import recover
