@@ -113,15 +113,15 @@ class Pace:
 
     def _wish(self, epoch: Epoch, now_ns: int) -> str:
         trains = self.trains(epoch)
-        late = now_ns - self.loop_ns > self._budget_ns and epoch.batches >= FEWEST_STEPS
-        if trains and (
-            (late and not (epoch.bearable and self._cycle)) or (self._ranks.several and self._is_long_enough(now_ns))
+        late = trains and now_ns - self.loop_ns > self._budget_ns and epoch.batches >= FEWEST_STEPS
+        enough = self._had_enough(epoch, trains, (now_ns - epoch.first_ns - epoch.probed_ns) / 1e9)
+        if epoch.bearable and (enough or late):
+            epoch.bearable = not epoch.is_strict()
+        if (late and not (epoch.bearable and self._cycle)) or (
+            trains and self._ranks.several and self._is_long_enough(now_ns)
         ):
             return END
-        if epoch.bearable and self._had_enough(epoch, trains, (now_ns - epoch.first_ns - epoch.probed_ns) / 1e9):
-            epoch.bearable = not epoch.is_strict()
-            return CUT if epoch.bearable else ""
-        return ""
+        return CUT if epoch.bearable and (enough or late) else ""
 
     def trains(self, epoch: Epoch) -> bool:
         """True if this epoch trains: gradients are on and a backward has come, or may still come."""
