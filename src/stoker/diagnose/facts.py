@@ -330,10 +330,11 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
     devices = [r.device_s / r.steps for r in probes.replays if r.steps and r.device_s is not None and not r.known]
     device_s = quantile(devices, 0.5) if devices else 0.0
     real_s = _whole_step_s(named, said, facts)
-    step_s = max(real_s - _queued_s(probes), 0.5 * real_s, device_s, 1e-9)
     plain = [replay for replay in probes.replays if replay.steps and not replay.known]
-    replays = [max((replay.seconds - replay.queued_s) / replay.steps, device_s) for replay in plain]
     cpus = [replay.cpu_s / replay.steps for replay in plain]
+    least_s = max(device_s, quantile(cpus, 0.5) if cpus else 0.5 * real_s, 1e-9)
+    step_s = max(real_s - _queued_s(probes), least_s)
+    replays = [max((replay.seconds - replay.queued_s) / replay.steps, least_s) for replay in plain]
     compute_s = quantile(replays, 0.5) if replays else None
     makers = _makers(seen, track, facts, probes)
     benches = _benches(seen, probes)

@@ -264,7 +264,8 @@ def _slope(points: list[tuple[float, float]]) -> tuple[float, float] | None:
     grown = points[-1][1] - points[0][1]
     middle_s = (points[0][0] + points[-1][0]) / 2
     late = points[-1][1] - next(size for time_s, size in points if time_s >= middle_s)
-    if late < STILL * grown:  # it has its buffers and grows no more
+    falls = sum(max(before - after, 0.0) for (_, before), (_, after) in pairwise(points))
+    if late < STILL * grown or falls > FALLS * grown:
         return None
     jump = max(after - before for (_, before), (_, after) in pairwise(points))
     if grown <= 0 or jump > ONE_JUMP * grown:
@@ -274,8 +275,10 @@ def _slope(points: list[tuple[float, float]]) -> tuple[float, float] | None:
 
 
 ONE_JUMP = 0.75
-STILL = 0.2
-"""The share of all growth that must come in the second half of the time."""
+STILL = 0.1
+"""The share of all growth that must come in the second half of the time …"""
+FALLS = 0.2
+"""… and what memory may fall in between, as a share of it: buffers come and go, what leaks only comes."""
 
 
 RULES = (
