@@ -103,7 +103,7 @@ def _joins(excerpt: Excerpt, lanes: Mapping[str, int], factor: float) -> list[An
     rules = base.mark_rule(clip=True, strokeWidth=2, color=COLOURS["data_wait"]).encode(
         x="x:Q", x2="x2:Q", y="y:Q", y2="y2:Q", tooltip=[alt.Tooltip("text:N", title="joined")]
     )
-    ends = base.mark_point(clip=True, filled=True, size=28, color=COLOURS["data_wait"]).encode(
+    ends = base.mark_point(clip=True, filled=True, opacity=1, size=28, color=COLOURS["data_wait"]).encode(
         x="x2:Q", y="y2:Q", tooltip=[alt.Tooltip("text:N", title="joined")]
     )
     return [rules, ends]
