@@ -353,6 +353,7 @@ class WorkerTrack:
     lines: tuple[Line, ...]
     makings: tuple[Making, ...] = ()
     unpickle_s: float | None = None
+    parent: int | None = None  # the process that started it: with several ranks, whose worker it is
 
 
 @dataclass(frozen=True, slots=True)
