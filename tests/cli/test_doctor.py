@@ -3,6 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from cli.doctor_program import Done, doctor, script
@@ -70,6 +71,24 @@ def test_workers_are_seen_from_inside(tmp_path: Path) -> None:
         assert min(stage["collate"], stage["send"]) > 0
         assert stage["transform"] >= 0  # it does next to nothing here: less than collating took, seen by another clock
         assert worker["cpu_s"] < stage["read"] + stage["transform"] + stage["collate"]
+
+
+@pytest.mark.slow
+def test_steps_and_meters_are_kept_as_tables(tmp_path: Path) -> None:
+    done = doctor(tmp_path, *script("known_times.py"))
+    run = next((tmp_path / ".stoker" / "runs").iterdir())
+    with pa.OSFile(str(run / "steps.arrow")) as file:
+        steps = pa.ipc.open_file(file).read_all()
+    assert steps.num_rows == done.report["steps"]
+    parts = [name for name in steps.column_names if name.endswith("_s") and name not in ("start_s", "end_s")]
+    apart = {"validation_s", "checkpoint_s", "first_batch_s"}  # not part of a step's own seconds
+    for row in steps.to_pylist():
+        assert sum(row[name] for name in parts if name not in apart) == pytest.approx(row["seconds"], abs=1e-6)
+        assert row["end_s"] > row["start_s"]
+    with pa.OSFile(str(run / "meters.arrow")) as file:
+        meters = pa.ipc.open_file(file).read_all()
+    assert meters.num_rows > 0
+    assert meters.column("private_bytes").null_count < meters.num_rows
 
 
 @pytest.mark.slow

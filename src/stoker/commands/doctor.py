@@ -16,7 +16,7 @@ from stoker.attribute.summary import summarise
 from stoker.commands import pages
 from stoker.diagnose import diagnose as judge
 from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError
-from stoker.ledger import Ledger, Row
+from stoker.ledger import HOME, Ledger, Row
 from stoker.predict import epoch_parts, forecast
 from stoker.records import Attribution, Course, Diagnosis, Observation
 
@@ -65,17 +65,21 @@ def doctor(
     """
     from stoker.observe.launch import launch, resolve
     from stoker.observe.options import Options
+    from stoker.observe.originals import recover
 
     words = resolve(command)
+    recover(HOME)
     ledger = Ledger()
     row = ledger.open_run(words, out)
     options = Options(whole=whole, steps=steps, budget_s=budget, path_before=_path_before(), probe=not observe_only)
     live = Live(row)
     ended = launch(words, row.directory.resolve(), options, live.tick)
     live.clear()
-    seen, diagnosis, went = depict(row.directory)
+    seen, named, diagnosis = _follow(row.directory)
+    went = course(seen, seen.tracks[0], named)
     problem = _problem(seen, diagnosis, ended.code, steps)
     _report(diagnosis, row, json_path)
+    _keep_columns(seen, named, row)
     if diagnosis.steps and not no_html:
         pages.offer_run(seen, diagnosis, went, [row.directory / pages.NAME, *([html_path] if html_path else [])])
     state = _state(ended.interrupted, problem)
@@ -183,6 +187,16 @@ def _report(diagnosis: Diagnosis, row: Row, json_path: Path | None) -> None:
         terminal.show_notes(diagnosis, console)
     if json_path is not None:
         data.write(text, json_path)
+
+
+def _keep_columns(seen: Observation, named: Attribution, row: Row) -> None:
+    """Steps and meters as tables, beside the rest of the run."""
+    from stoker.report import columns
+
+    try:
+        columns.write(named.steps, seen.meters, seen.start_ns, row.directory)
+    except OSError as error:
+        print(f"stoker: the tables of steps and meters could not be kept: {error}", file=sys.stderr)
 
 
 class Live:

@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Sequence
 
-from stoker.diagnose import compute, data, feeding, loop, ranks
-from stoker.diagnose.causes import CAUSES, RANK
-from stoker.diagnose.facts import GAIN, Facts, gather
+from stoker.diagnose import compute, data, feeding, loop, ranks, reading
+from stoker.diagnose.causes import CAUSES, GAIN, RANK
+from stoker.diagnose.facts import Facts, gather
 from stoker.records import Attribution, Ceilings, Diagnosis, Finding, Observation, Track
 
-RULES = (*data.RULES, *feeding.RULES, *loop.RULES, *compute.RULES, *ranks.RULES)
-INPUT = {rule.__name__.replace("_", "-") for rule in (*data.RULES, *feeding.RULES)}
+RULES = (*data.RULES, *reading.RULES, *feeding.RULES, *loop.RULES, *compute.RULES, *ranks.RULES)
+INPUT = {rule.__name__.replace("_", "-") for rule in (*data.RULES, *reading.RULES, *feeding.RULES)}
 """Causes that make the loop wait for data: they share one gain."""
 ALIKE = 0.6
 """Of two findings, the more specific goes first if its gain is at least this share of the other's."""
@@ -62,7 +62,7 @@ def order(found: Sequence[Finding], facts: Facts) -> list[Finding]:
 
 
 def _rank(one: Finding, facts: Facts) -> float:
-    if one.cause == "cold-cache" and not data.keeps_up_when_warm(facts):
+    if one.cause == "cold-cache" and not reading.keeps_up_when_warm(facts):
         return RANK["request-latency"] + 0.5  # not only the first epoch is slow
     return float(RANK[one.cause])
 

@@ -254,6 +254,18 @@ def _precision(finding: Finding, setting: Setting) -> Iterator[Candidate]:
     yield _knob("tf32", True, "let fp32 matmuls use TF32")
 
 
+def _compute(finding: Finding, setting: Setting) -> Iterator[Candidate]:
+    """The model's own work fills the step: fewer bits, a better layout, fewer passes over memory."""
+    del finding
+    ran = setting.said.probes.inspection
+    if ran is None or not ran.autocast:
+        yield _knob("amp", "bf16", "run the model in bf16")
+    if ran is not None and ran.convolutions > ran.channels_last:
+        yield _knob("channels_last", True, "keep images in the layout that convolutions like best")
+    if setting.said.probes.recompiles is None:  # torch.compile is not in use
+        yield _knob("compile", True, "compile the model")
+
+
 def _collate(finding: Finding, setting: Setting) -> Iterator[Candidate]:
     yield _code(
         f"put the batch together with array operations{_at(finding)}",
@@ -304,6 +316,7 @@ def _simple(hint: str, text: str) -> Callable[[Finding, Setting], Iterator[Candi
 
 
 CANDIDATES: dict[str, Callable[[Finding, Setting], Iterator[Any]]] = {
+    "compute-bound": _compute,
     "too-few-workers": _too_few,
     "too-many-workers": _too_many,
     "worker-respawn": _respawn,
