@@ -375,6 +375,7 @@ class WorkerTrack:
     lines: tuple[Line, ...]
     makings: tuple[Making, ...] = ()
     unpickle_s: float | None = None
+    parent: int | None = None  # the process that started it: with several ranks, whose worker it is
     cold: Cold | None = None
 
 

@@ -163,6 +163,14 @@ def test_strings_of_a_tuning_stay_strings(browser: Browser, tmp_path: Path) -> N
         assert ATTACK in page.locator("pre").last.inner_text()
 
 
+def test_a_tuning_without_predictions_or_noise_is_drawn_in_silence(browser: Browser, tmp_path: Path) -> None:
+    made = tuning()
+    trials = tuple(dataclasses.replace(trial, predicted_ratio=None) for trial in made.trials)
+    made = dataclasses.replace(made, trials=trials, noise=None, goal=None)
+    with opened(browser, write(tmp_path, tune_page.html(made, "run", ["train.py"], "# Decision"))) as page:
+        assert set(drawn(page)) == {"chart-trials"}
+
+
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 400)])
 def test_a_tuning_s_page_shows_trials_and_predictions(
     browser: Browser, tmp_path: Path, scheme: str, width: int

@@ -267,6 +267,7 @@ class Process:
             lines=self._places(),
             makings=tuple(decode(Making, _plain(note)) for note in self.all("making")),
             unpickle_s=max((note["seconds"] for note in self.all("unpickled")), default=None),
+            parent=(self.facts("process") or {}).get("parent"),
             cold=self._cold(),
         )
 

@@ -66,7 +66,8 @@ def _merits(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
         spread = diagnosis.steady_step_s
         yield "steady step", units.seconds(spread.median), f"p95 {units.seconds(spread.p95)}"
     if diagnosis.samples_per_s is not None:
-        yield "now", units.rate(diagnosis.samples_per_s, "samples"), ""
+        rate, _, unit = units.rate(diagnosis.samples_per_s, "samples").partition(" ")
+        yield "now", rate, unit
     if diagnosis.device.busy_share is not None:
         yield "device busy", units.share(diagnosis.device.busy_share), diagnosis.device.name
 
