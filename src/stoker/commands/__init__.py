@@ -10,7 +10,7 @@ import click
 
 from stoker.errors import StokerError
 
-VERBS = ("doctor", "tune", "run", "watch", "predict", "bench", "report", "compare", "demo", "pack")
+VERBS = ("doctor", "tune", "run", "watch", "predict", "bench", "report", "compare", "ui", "demo", "pack")
 INTERRUPTED = 130
 
 
