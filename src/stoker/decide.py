@@ -175,7 +175,7 @@ def conclude(a_s: Sequence[float], b_s: Sequence[float]) -> tuple[Interval | Non
     if speed.high < 1 / (1 + APART):
         return speed, "slower", "the whole interval lies below what two runs of one command may differ by"
     if speed.low > 1 / (1 + APART) and speed.high < 1 + APART:
-        return speed, "alike", f"no difference of {APART:.0%} is left inside the interval"
+        return speed, "alike", f"no difference of {APART * 100:.0f} % is left inside the interval"
     if speed.low > 1 or speed.high < 1:
         return speed, "undecided", "a difference, but no larger than two runs of one command may have"
     return speed, "undecided", "the interval holds both faster and slower: the steps vary too much"
