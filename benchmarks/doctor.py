@@ -160,7 +160,7 @@ def interval(values: list[float]) -> tuple[float, float]:
 def doctor(words: list[str], cwd: Path, *options: str) -> tuple[dict[str, Any], float]:
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "report.json"
-        command = [sys.executable, "-m", "stoker", "doctor", "--json", str(out), *options, "--", *words]
+        command = [sys.executable, "-m", "stoker", "doctor", "--no-html", "--json", str(out), *options, "--", *words]
         start = time.perf_counter()
         subprocess.run(command, cwd=cwd, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return (json.loads(out.read_text()) if out.exists() else {}), time.perf_counter() - start
@@ -336,7 +336,7 @@ def startup(rounds: int) -> dict[str, float]:
         script = Path(work) / "script.py"
         script.write_text("import torch\n")
         commands = {"plain": [sys.executable, str(script)]}
-        commands["doctor"] = [sys.executable, "-m", "stoker", "doctor", "--", *commands["plain"]]
+        commands["doctor"] = [sys.executable, "-m", "stoker", "doctor", "--no-html", "--", *commands["plain"]]
         for _ in range(rounds):
             for label, words in commands.items():
                 start, used = time.perf_counter(), children_cpu_s()

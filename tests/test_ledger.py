@@ -32,6 +32,49 @@ def test_the_store_is_in_wal_mode_and_hidden_from_git(tmp_path: Path) -> None:
     assert (tmp_path / ".gitignore").read_text() == "*\n"
 
 
+def test_a_broken_record_is_a_run_that_says_so(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    row = ledger.open_run(["x"])
+    for name, text in {"torn": '{"command": ["a', "empty": "{}", "list": "[1]", "numbers": '{"command": 3}'}.items():
+        (tmp_path / "runs" / name).mkdir()
+        (tmp_path / "runs" / name / "run.json").write_text(text)
+    rows = {one.run: one for one in ledger.runs()}
+    assert rows[row.run].state == "running"
+    assert {rows[name].state for name in ("torn", "empty", "list", "numbers")} == {"broken"}
+    with sqlite3.connect(tmp_path / "ledger.db") as database:
+        database.execute("update runs set command = 'not json'")
+    assert next(one for one in ledger.runs() if one.run == row.run).command == ("not json",)
+
+
+def test_a_bench_is_kept_and_read_without_writing(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    assert ledger.benches() == []
+    assert not (tmp_path / "ledger.db").exists()
+    ledger.add_bench(["a/*.npy"], '{"rows": 3}')
+    ledger.add_bench(["b"], "{}")
+    assert [(row.data, row.record) for row in ledger.benches()] == [(("b",), "{}"), (("a/*.npy",), '{"rows": 3}')]
+
+
+def test_a_ledger_of_an_older_version_is_read(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "ledger.db") as database:
+        database.execute("create table other (x)")
+    assert Ledger(tmp_path).runs() == []
+    assert Ledger(tmp_path).benches() == []
+
+
+def test_a_ledger_that_is_held_by_another_is_told_soon(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.open_run(["x"])
+    with sqlite3.connect(tmp_path / "ledger.db", isolation_level=None) as holder:
+        holder.execute("pragma locking_mode = exclusive")
+        holder.execute("begin exclusive")
+        holder.execute("update runs set verdict = 'x'")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            ledger.runs(patience_s=0.1)
+        assert ledger.loose() == []
+    holder.close()
+
+
 def test_an_unknown_run_names_the_known_ones(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     row = ledger.open_run(["x"])

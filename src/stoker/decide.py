@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from stoker.records import Interval, Judgement, LossCheck, Noise, Round
+from stoker.records import Interval, Judgement, LossCheck, Noise, Outcomes, Round
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 LOOKS = (5, 8, 12, 16)
 """After how many rounds the samples are looked at. Fewer than five pairs cannot be wrong less often than one in
@@ -138,6 +140,63 @@ def _distance(reference: Sequence[float], other: Sequence[float]) -> float:
     return math.fsum(abs(a - b) for a, b in zip(reference, other, strict=True)) / scale
 
 
+# ---- two recorded runs -----------------------------------------------------------------------------------
+
+APART = 0.05
+"""What two runs of the same command, minutes apart in processes of their own, may differ by without a reason; the
+doctor's smallest finding is as large."""
+FEWEST_STEPS = 20
+"""Steady steps of each run that an interval is taken from."""
+
+
+def contrast(a_s: Sequence[float], b_s: Sequence[float], seed: int = 0) -> Interval:
+    """How much faster B's steps are than A's: the ratio of mean seconds with a 95 % interval.
+
+    Steps next to each other are alike, so blocks of them are drawn; and what the two halves of a run differ by may
+    still come, so the interval is widened by it.
+    """
+    draw = np.random.default_rng(seed)
+    first, second = np.asarray(a_s, dtype=float), np.asarray(b_s, dtype=float)
+    logs = np.log(_block_means(first, draw)) - np.log(_block_means(second, draw))
+    low, high = np.quantile(logs, [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2])
+    ratio = math.log(first.mean() / second.mean())
+    wander = math.hypot(_wander(first), _wander(second))
+    return Interval(math.exp(ratio), math.exp(min(ratio, low) - wander), math.exp(max(ratio, high) + wander))
+
+
+def conclude(a_s: Sequence[float], b_s: Sequence[float]) -> tuple[Interval | None, Outcomes, str]:
+    """Whether run B was faster than run A, as far as one run of each can say."""
+    fewest = min(len(a_s), len(b_s))
+    if fewest < FEWEST_STEPS:
+        return None, "undecided", f"{fewest} steady steps are too few to compare; {FEWEST_STEPS} of each run are needed"
+    speed = contrast(a_s, b_s)
+    if speed.low > 1 + APART:
+        return speed, "faster", "the whole interval lies above what two runs of one command may differ by"
+    if speed.high < 1 / (1 + APART):
+        return speed, "slower", "the whole interval lies below what two runs of one command may differ by"
+    if speed.low > 1 / (1 + APART) and speed.high < 1 + APART:
+        return speed, "alike", f"no difference of {APART * 100:.0f} % is left inside the interval"
+    if speed.low > 1 or speed.high < 1:
+        return speed, "undecided", "a difference, but no larger than two runs of one command may have"
+    return speed, "undecided", "the interval holds both faster and slower: the steps vary too much"
+
+
+def _block_means(values: Floats, draw: np.random.Generator) -> Floats:
+    """Means of as many values, drawn in blocks."""
+    count = len(values)
+    block = max(round(count ** (1 / 3)), 1)
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    starts = draw.integers(0, count - block + 1, (RESAMPLES // 4, -(-count // block)))
+    means: Floats = (sums[starts + block] - sums[starts]).sum(axis=1) / (starts.shape[1] * block)
+    return means
+
+
+def _wander(values: Floats) -> float:
+    """Half of what the halves of a run differ by, in logarithms."""
+    half = len(values) // 2
+    return abs(math.log(float(values[:half].mean()) / float(values[half:].mean()))) / 2
+
+
 def _why_undecided(interval: Interval, rounds: int) -> str:
     if rounds < LOOKS[0]:
         return f"{rounds} rounds are too few to decide; {LOOKS[0]} are needed"
@@ -159,7 +218,7 @@ def _log_ratio(one: Round) -> float:
     return math.log(float(np.median(one.reference_s)) / float(np.median(one.candidate_s)))
 
 
-def _resampled_means(values: np.ndarray[Any, np.dtype[np.float64]], seed: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _resampled_means(values: Floats, seed: int) -> Floats:
     picked = np.random.default_rng(seed).integers(0, len(values), (RESAMPLES, len(values)))
-    means: np.ndarray[Any, np.dtype[np.float64]] = values[picked].mean(axis=1)
+    means: Floats = values[picked].mean(axis=1)
     return means

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stoker.errors import UsageError
 
@@ -29,12 +30,19 @@ create table if not exists trials (
     record text not null,
     primary key (run, number)
 );
+create table if not exists benches (
+    started_s real not null,
+    data text not null,
+    record text not null
+);
 """
+PATIENCE_S = 30.0
+"""How long a ledger that somebody else holds is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run in the index. `state` is running, done, failed, short or interrupted."""
+    """One run in the index. `state` is running, done, failed, short, interrupted, or broken if it cannot be read."""
 
     run: str
     directory: Path
@@ -42,6 +50,15 @@ class Row:
     started_s: float
     state: str
     verdict: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRow:
+    """One measured data set; `record` is JSON, as `stoker bench --json` writes it."""
+
+    started_s: float
+    data: tuple[str, ...]
+    record: str
 
 
 class Ledger:
@@ -80,26 +97,49 @@ class Ledger:
             rows = database.execute("select record from trials where run = ? order by number", (run,)).fetchall()
         return [record for (record,) in rows]
 
-    def runs(self) -> list[Row]:
+    def runs(self, patience_s: float = PATIENCE_S) -> list[Row]:
         """All runs, newest first: those in the index, and those that only left a directory."""
-        indexed = self._indexed()
+        indexed = self._indexed(patience_s)
         known = {row.directory.resolve() for row in indexed}
-        loose = [_loose(path) for path in self.home.glob("runs/*/run.json") if path.parent.resolve() not in known]
+        loose = [row for row in self.loose() if row.directory.resolve() not in known]
         return sorted([*indexed, *loose], key=lambda row: row.started_s, reverse=True)
 
-    def _indexed(self) -> list[Row]:
-        if not (self.home / "ledger.db").exists():
-            return []
+    def loose(self) -> list[Row]:
+        """The runs that have a directory, as far as that tells; the index is not asked."""
+        return [_loose(path) for path in self.home.glob("runs/*/run.json")]
+
+    def _indexed(self, patience_s: float) -> list[Row]:
+        sql = "select run, directory, command, started_s, state, verdict from runs"
+        return [_row(*found) for found in self._read(sql, patience_s)]
+
+    def add_bench(self, data: Sequence[str], record: str) -> None:
+        """A measured data set."""
         with self._database() as database:
-            found = database.execute("select run, directory, command, started_s, state, verdict from runs").fetchall()
-        return [
-            Row(run, Path(directory), tuple(json.loads(command)), started_s, state, verdict)
-            for run, directory, command, started_s, state, verdict in found
-        ]
+            sql = "insert into benches (started_s, data, record) values (?, ?, ?)"
+            database.execute(sql, (time.time(), json.dumps(list(data)), record))
+
+    def benches(self, patience_s: float = PATIENCE_S) -> list[BenchRow]:
+        """Measured data sets, newest first."""
+        sql = "select started_s, data, record from benches order by started_s desc"
+        return [BenchRow(started_s, _words(data), record) for started_s, data, record in self._read(sql, patience_s)]
+
+    def _read(self, sql: str, patience_s: float) -> list[tuple[Any, ...]]:
+        """Rows, without writing anything; a store that an older version made may lack a table."""
+        path = self.home / "ledger.db"
+        if not path.exists():
+            return []
+        uri = f"{path.resolve().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=patience_s)) as database:
+            try:
+                return database.execute(sql).fetchall()
+            except sqlite3.OperationalError as error:
+                if "no such table" in str(error):
+                    return []
+                raise
 
     def find(self, name: str) -> Path:
         """The directory of a run: its name, the start of its name, `last`, or the directory itself."""
-        if (Path(name) / "run.json").is_file():
+        if any((Path(name) / file).is_file() for file in ("run.json", "tuning.json")):
             return Path(name)
         rows = self.runs()
         if name == LAST and rows:
@@ -137,7 +177,7 @@ class Ledger:
         ignore = self.home / ".gitignore"
         if not ignore.exists():
             ignore.write_text("*\n")
-        with closing(sqlite3.connect(self.home / "ledger.db", timeout=30)) as database:
+        with closing(sqlite3.connect(self.home / "ledger.db", timeout=PATIENCE_S)) as database:
             database.execute("pragma journal_mode = wal")
             database.executescript(_SCHEMA)
             with database:
@@ -146,6 +186,29 @@ class Ledger:
 
 def _loose(path: Path) -> Row:
     """A run that was recorded from inside a script, without the command line."""
-    about = json.loads(path.read_text())
     state = "done" if (path.parent / "end.json").exists() else "running"
-    return Row(path.parent.name, path.parent, tuple(about["command"]), about["started_s"], state, None)
+    try:
+        about = json.loads(path.read_text())
+        return Row(path.parent.name, path.parent, tuple(about["command"]), float(about["started_s"]), state, None)
+    except (OSError, ValueError, KeyError, TypeError):
+        return Row(path.parent.name, path.parent, (), _changed_s(path), "broken", None)
+
+
+def _row(run: str, directory: str, command: str, started_s: float, state: str, verdict: str | None) -> Row:
+    return Row(run, Path(directory), _words(command), started_s, state, verdict)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """A list of words, as it was kept; what is no such list is shown as it is."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return (text,)
+    return tuple(map(str, found)) if isinstance(found, list) else (text,)
+
+
+def _changed_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

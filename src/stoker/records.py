@@ -67,6 +67,9 @@ class Kind(IntEnum):
 ARG = 8
 """The bit from which an event's code holds its argument."""
 
+DEVICE_WORK = ("copy", "forward", "backward", "optimizer", "other")
+"""What a piece of the device's work can be."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -100,12 +103,13 @@ class LoaderFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An epoch that was let end early: `batches` were delivered of `length`."""
+    """An epoch that was let end early: `batches`, and `aside` more inside experiments, were delivered of `length`."""
 
     loader: int
     batches: int
     length: int | None
     time_ns: int
+    aside: int = 0
 
 
 # ---- what was tried ------------------------------------------------------------------------------------------
@@ -119,12 +123,12 @@ class Window:
     start_ns: int
     end_ns: int
     planned_s: float
-    batches: int = 0  # real ones that it used up
+    batches: int = 0  # steps of the loop inside it
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Steps of the loop on cached batches: the compute ceiling. The device was waited for at both ends."""
+    """Steps of the loop on batches that lie ready: the compute ceiling. The device was waited for at both ends."""
 
     steps: int
     seconds: float
@@ -134,6 +138,7 @@ class Replay:
     before_s: float | None  # a real step's seconds just before, without its wait for data
     batch_bytes: int
     batch_samples: int | None
+    known: bool = False  # one batch that the loop had had already, again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +161,23 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class Cold:
+    """Pieces of the files behind a batch, read with their pages dropped and again at once, in turns."""
+
+    pieces: int
+    size_bytes: int
+    disk_bytes: int  # that really came from storage when the pages were dropped; far below the size: they were not
+    cold_s: tuple[float, ...]  # of each piece
+    warm_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Bench:
     """The user's data set read by a loader of our own. `labels` say what each batch of each worker was, in order.
 
     Labels: warm (the first), fresh (as the sampler orders, not read before), sequential (neighbours), again (the fresh
-    ones a second time), second (again, in a new process), profile, text, rate (for throughput only).
+    ones a second time), second (again, in a new process), profile, text, cold (then its files, with their pages
+    dropped), rate (for throughput only).
     """
 
     name: str
@@ -246,6 +263,7 @@ class Probes:
     drains: tuple[Drain, ...] = ()
     benches: tuple[Bench, ...] = ()
     makings: tuple[Making, ...] = ()
+    cold: Cold | None = None
     inspection: Inspection | None = None
     ordering: "Ordering | None" = None
     container: Container | None = None
@@ -291,8 +309,16 @@ class Track:
     call_ns: int | None
     batch_samples: tuple[int, ...]
     probes: Probes = Probes()
+    device_times_ns: tuple[int, ...] = ()
+    device_step_us: tuple[int, ...] = ()
+    """When a step's last work was queued, and how long its work lay on the device, from events read later."""
+    made: tuple[str, ...] = ()
+    """New files that the script wrote and left."""
     losses: tuple[float | None, ...] = ()  # of the first backwards, where asked for; None is not finite
     device_total_bytes: int | None = None
+    device_starts_ns: tuple[int, ...] = ()  # of each piece of work on the device's own timeline, where it has one
+    device_ends_ns: tuple[int, ...] = ()
+    device_work: tuple[int, ...] = ()  # places in DEVICE_WORK
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +375,8 @@ class WorkerTrack:
     lines: tuple[Line, ...]
     makings: tuple[Making, ...] = ()
     unpickle_s: float | None = None
+    parent: int | None = None  # the process that started it: with several ranks, whose worker it is
+    cold: Cold | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,6 +516,92 @@ class Attribution:
     events: int
 
 
+# ---- how it went over time -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One thing that one lane did: a phase of the main thread, a stage of a worker, a piece of the device's work."""
+
+    lane: str
+    name: str
+    start_s: float
+    end_s: float
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A batch on its way: made in `lane` at `made_s`, taken by the main thread at `taken_s` after it waited."""
+
+    lane: str
+    made_s: float
+    taken_s: float
+    wait_s: float
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A few real steady steps, lane by lane. Times are from its start, which is `start_s` after the run's."""
+
+    first_step: int
+    steps: int
+    start_s: float
+    seconds: float
+    lanes: tuple[str, ...]
+    spans: tuple[Span, ...]
+    joins: tuple[Join, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepBin:
+    """Steps that stand together at one place of a picture: just one, unless there are very many."""
+
+    first: int
+    count: int
+    start_s: float
+    low_s: float
+    median_s: float
+    high_s: float
+    ready: float | None  # batches that waited to be taken, in the mean; near 0 means that the loader is too slow
+
+
+@dataclass(frozen=True, slots=True)
+class LongStep:
+    """A step much longer than the others, and the part of it that grew most."""
+
+    step: int
+    seconds: float
+    part: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """What one process, or one worker's successive processes, held at `times_s[i]`; pages it shares are counted."""
+
+    name: str
+    times_s: tuple[float, ...]
+    sizes_bytes: tuple[int | None, ...]  # None while there was none
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A run over time, small enough to draw however long it was. Experiments are cut out of all times."""
+
+    seconds: float
+    steps: tuple[StepBin, ...]
+    warmup_steps: int
+    epoch_starts: tuple[int, ...]  # first steps of epochs after the first
+    long_steps: tuple[LongStep, ...]
+    memory: tuple[ProcessMemory, ...]
+    memory_limit_bytes: int | None
+    memory_free_bytes: int | None  # of the machine, when it was least
+    busy_times_s: tuple[float, ...]
+    busy_shares: tuple[float, ...]  # of the device, since the time before
+    excerpt: Excerpt | None
+
+
 # ---- the doctor ------------------------------------------------------------------------------------------
 
 
@@ -573,6 +687,8 @@ class Device:
 
     name: str
     busy_share: float | None
+    step_s: float | None = None
+    """From the start of a step's work to its end, by the device's own clock; the median."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -922,6 +1038,237 @@ class Alternative:
     name: str
     brings: str
     costs: str
+
+
+# ---- a run while it goes on ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What only the process itself knows, once a second. `busy_s` is the device's, since the process began."""
+
+    time_ns: int
+    device: str | None
+    busy_s: float | None
+    device_bytes: int | None
+    graphs: int | None  # compiled by dynamo
+    compile_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """A value that is no number, as the script itself read it."""
+
+    time_ns: int
+    value: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one process has written since the look before."""
+
+    process: str
+    pid: int
+    start_ns: int | None = None
+    rank: int | None = None
+    worker: int | None = None
+    loader: int | None = None  # the one it works for
+    is_closed: bool = False
+    times_ns: tuple[int, ...] = ()
+    codes: tuple[int, ...] = ()
+    loaders: tuple[LoaderFacts, ...] = ()
+    epochs_planned: int | None = None
+    pulses: tuple[Pulse, ...] = ()
+    odd: tuple[Odd, ...] = ()
+    trouble: tuple[str, ...] = ()  # errors that a loader raised instead of a batch
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a run has written since the look before. `quiet_s` is how long ago it wrote anything at all."""
+
+    pieces: tuple[Piece, ...]
+    meters: tuple[Meter, ...]
+    is_over: bool
+    exit_code: int | None
+    end_ns: int | None
+    quiet_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LiveEpoch:
+    """One pass over the training loader. `seconds` and `wait_s` are without the first batch."""
+
+    number: int
+    batches: int
+    length: int | None
+    first_batch_s: float
+    seconds: float
+    wait_s: float
+    whole_s: float | None  # to the start of the next, once that has begun
+    is_over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LiveProcess:
+    """One process of the run. `size_bytes` is resident memory, of a worker only what it does not share."""
+
+    pid: int
+    role: Literal["main", "rank", "worker", "other"]
+    number: int | None  # of the rank or worker
+    size_bytes: int
+    cpu_share: float | None  # of one core, lately
+
+
+@dataclass(frozen=True, slots=True)
+class LiveMemory:
+    """Host memory of the whole run. `grows_bytes_per_s` is None while it does not clearly grow."""
+
+    used_bytes: int
+    left_bytes: int | None
+    limit_bytes: int | None
+    grows_bytes_per_s: float | None
+    full_in_s: float | None
+    shm_used_bytes: int | None
+    shm_limit_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorkers:
+    """Worker processes of loaders. `gone` are those that ended without a farewell while the run went on."""
+
+    alive: int
+    wanted: int
+    gone: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveDevice:
+    """The accelerator, lately."""
+
+    name: str
+    busy_share: float | None
+    used_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """What is still to come, in seconds; None where a length is not known."""
+
+    epoch_s: float | None
+    run_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A stretch of the run for a chart. `time_s` is its middle, since the run's start."""
+
+    time_s: float
+    steps_per_s: float | None
+    wait_share: float | None
+    device_busy_share: float | None
+    used_bytes: int | None
+    left_bytes: int | None
+
+
+AlarmName = Literal[
+    "memory-low", "shm-low", "worker-died", "stall", "recompiling", "loader-starving", "not-a-number", "run-lost"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Something that should not wait until the run has ended. `since_s` is when it was first seen, after the start."""
+
+    name: AlarmName
+    evidence: tuple[Evidence, ...]
+    since_s: float
+
+
+LiveState = Literal["starting", "training", "ended", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A run at one moment. What is said to be lately is over the last half minute or less.
+
+    `idle_s` is how long ago the loop last moved; `phase` is what its main thread does now, since `phase_s`.
+    """
+
+    run: str
+    command: tuple[str, ...]
+    started_s: float
+    state: LiveState
+    exit_code: int | None
+    elapsed_s: float
+    steps: int
+    step_s: float | None
+    wait_share: float | None
+    phases: tuple[Phase, ...]  # lately
+    phase: PhaseName | None
+    phase_s: float
+    idle_s: float | None
+    ranks: int
+    epochs: tuple[LiveEpoch, ...]
+    epochs_planned: int | None
+    remaining: Remaining | None
+    memory: LiveMemory | None
+    processes: tuple[LiveProcess, ...]
+    workers: LiveWorkers
+    device: LiveDevice | None
+    graphs_lately: int | None
+    compile_share: float | None
+    odd: Odd | None
+    odd_ago_s: float | None
+    trouble: tuple[str, ...]
+    history: tuple[Moment, ...]
+    alarms: tuple[Alarm, ...] = ()
+    past: tuple[Alarm, ...] = ()  # alarms that are over
+
+
+# ---- two runs --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that was set, or was there, in one run and not in the other."""
+
+    name: str
+    a: Value
+    b: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """One figure of both runs."""
+
+    name: str
+    a: float | None
+    b: float | None
+    unit: str
+
+
+Outcomes = Literal["faster", "slower", "alike", "undecided"]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Run B against run A. `speed` is the ratio of their rates in samples, above 1 if B is faster.
+
+    One run each cannot tell what another process, hour or neighbour on the machine would have changed; a difference has
+    to be larger than that.
+    """
+
+    a: str
+    b: str
+    outcome: Outcomes
+    reason: str
+    speed: Interval | None
+    settings: tuple[Difference, ...]
+    figures: tuple[Contrast, ...]
+    phases: tuple[Contrast, ...]  # seconds of a mean steady step
 
 
 # ---- predict ---------------------------------------------------------------------------------------------

@@ -166,6 +166,31 @@ def test_two_loaders_that_feed_one_step_both_train() -> None:
     assert "validation" not in seconds(seen)
 
 
+def test_a_loop_that_draws_several_batches_and_then_trains_on_each_trains() -> None:
+    script = Script().span(Kind.ITER, 5, 1)
+    for _ in range(5):
+        script.span(Kind.NEXT, 2, 1).span(Kind.NEXT, 2, 1).span(Kind.NEXT, 2, 1)
+        for _ in range(3):
+            script.span(Kind.FORWARD, 3).span(Kind.BACKWARD, 4)
+        script.span(Kind.OPTIMIZER, 1, 1)
+    seen = attribute(script.exhausted(1, 1).track([loader()]))
+    assert [one.is_train for one in seen.passes] == [True]
+    assert len(seen.steps) == 15
+
+
+def test_a_validation_pass_left_half_way_is_not_credited_with_the_training_after_it() -> None:
+    script = Script().span(Kind.ITER, 5, 1)
+    for _ in range(3):
+        script.step()
+    script.span(Kind.ITER, 5, 2)
+    for _ in range(5):
+        script.span(Kind.NEXT, 2, 2).span(Kind.FORWARD, 3)
+    for _ in range(6):
+        script.step()
+    seen = attribute(script.exhausted(1, 1).track([loader(), loader(2)]))
+    assert [one.is_train for one in seen.passes] == [True, False]
+
+
 def test_an_experiment_of_stokers_own_is_no_part_of_the_run() -> None:
     script = epoch(Script(), 4)
     plain = attribute(script.track([loader(length=4)]))

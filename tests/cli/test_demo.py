@@ -42,7 +42,7 @@ def test_records_is_made_diagnosed_trained_fixed_and_compared(tmp_path: Path) ->
     assert "ceiling of the device" in done.stdout
     diagnosis = json.loads((home / "doctor.json").read_text())
     assert sum(phase["share"] for phase in diagnosis["phases"]) == pytest.approx(1, abs=1e-3)
-    assert sorted(path.name for path in home.iterdir()) == ["after", "before", "data", "doctor.json"]
+    assert sorted(path.name for path in home.iterdir()) == ["after", "before", "data", "doctor.json", "report.html"]
     assert sorted(path.name for path in tmp_path.iterdir()) == [".stoker", "stoker-demo"]
 
 

@@ -84,7 +84,7 @@ def test_the_users_own_sitecustomize_still_runs(tmp_path: Path) -> None:
 
 
 def start(tmp_path: Path, *words: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "stoker", "doctor", "--json", "report.json", *options, "--", *words]
+    command = [sys.executable, "-m", "stoker", "doctor", "--no-html", "--json", "report.json", *options, "--", *words]
     return subprocess.Popen(
         command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )

@@ -37,7 +37,7 @@ def stoker(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("predict")
     (place / "train.py").write_text(SCRIPT)
-    done = stoker(place, "doctor", "--whole", "train.py")
+    done = stoker(place, "doctor", "--whole", "--no-html", "train.py")
     assert done.returncode == 0, done.stderr
     return place
 

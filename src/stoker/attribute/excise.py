@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stoker.records import Track
 
 
-class _Clock:
+class Clock:
     """Time without the windows."""
 
     def __init__(self, windows: Sequence[tuple[int, int]]) -> None:
@@ -30,15 +30,21 @@ class _Clock:
         return time_ns - self._before[i] - min(time_ns - self._starts[i], self._ends[i] - self._starts[i])
 
 
+def windows_of(track: Track) -> list[tuple[int, int]]:
+    """Start and end of each experiment, in order."""
+    windows = sorted((window.start_ns, window.end_ns) for window in track.probes.windows)
+    return [(start, end) for start, end in windows if end > start]
+
+
 def excise(track: Track) -> Track:
     """The track without its windows, and with their length taken from every later time."""
-    windows = sorted((window.start_ns, window.end_ns) for window in track.probes.windows)
-    windows = [(start, end) for start, end in windows if end > start]
+    windows = windows_of(track)
     if not windows:
         return track
-    clock = _Clock(windows)
+    clock = Clock(windows)
     events = [i for i, time_ns in enumerate(track.times_ns) if not clock.is_inside(time_ns)]
     samples = [i for i, time_ns in enumerate(track.sample_times_ns) if not clock.is_inside(time_ns)]
+    work = [i for i, time_ns in enumerate(track.device_starts_ns) if not clock.is_inside(time_ns)]
     return dataclasses.replace(
         track,
         start_ns=clock.read(track.start_ns),
@@ -48,4 +54,7 @@ def excise(track: Track) -> Track:
         sample_times_ns=tuple(clock.read(track.sample_times_ns[i]) for i in samples),
         sample_lines=tuple(track.sample_lines[i] for i in samples),
         cuts=tuple(dataclasses.replace(cut, time_ns=clock.read(cut.time_ns)) for cut in track.cuts),
+        device_starts_ns=tuple(clock.read(track.device_starts_ns[i]) for i in work),
+        device_ends_ns=tuple(clock.read(track.device_ends_ns[i]) for i in work),
+        device_work=tuple(track.device_work[i] for i in work),
     )

@@ -24,7 +24,10 @@ class _Open:
     end_ns: int = 0
     last_ns: int = 0
     backwards: int = 0
-    fresh: bool = False
+    fresh: int = 0
+    """Batches delivered that no backward has answered yet; some loops draw several and then train on each …"""
+    answered: bool = False
+    """… but what is left when another loader has its turn was not trained on."""
     retire_ns: int = 0
     trained_ns: int = 0
 
@@ -101,13 +104,20 @@ class _Reader:
         if not event.ends:
             self._asked_ns = event.time_ns
         elif event.kind is Kind.EXHAUSTED:
-            one.end_ns, one.fresh = self._asked_ns or event.time_ns, False
+            one.end_ns, one.fresh = self._asked_ns or event.time_ns, 0
         else:
             one.waits.append((self._asked_ns or event.time_ns, event.time_ns))
-            one.fresh = True
+            self._delivered(one)
+
+    def _delivered(self, one: _Open) -> None:
+        for other in self._current.values():
+            if other is not one and other.answered:
+                other.fresh = 0
+        one.fresh += 1
+        one.answered = False
 
     def _trained(self, event: Event) -> None:
-        """A backward is credited to every open pass that has delivered since the backward before."""
+        """A backward is credited to every open pass with a batch that no backward has answered."""
         for one in self._current.values():
             if one.end_ns:
                 continue
@@ -115,7 +125,8 @@ class _Reader:
                 one.trained_ns = event.time_ns
             elif one.fresh and event.kind is Kind.BACKWARD:
                 one.backwards += 1
-                one.fresh = False
+                one.fresh -= 1
+                one.answered = True
 
     def _retired(self, event: Event) -> None:
         if event.ends and self.found:

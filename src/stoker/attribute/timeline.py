@@ -52,45 +52,54 @@ def decode_events(track: Track) -> list[Event]:
     return found
 
 
-class _Stack:
+Named = tuple[Kind | None, int]
+"""What a stretch of time belongs to: a kind, or None where no hook was open, and its argument."""
+NOTHING: Named = (None, 0)
+
+
+class Stack:
     """The spans that are open. An end closes what it left open below it; an end without a begin is nothing."""
 
     def __init__(self) -> None:
-        self.open: list[tuple[Kind, int]] = []
-        self.sections = 0
+        # Kind, what names the time while it is innermost, and the outermost loader around it.
+        self._open: list[tuple[Kind, Named, Named | None]] = []
+        self._sections = 0
         self.section: int | None = None
 
-    def take(self, event: Event) -> None:
-        if event.kind is Kind.EXIT:
-            self.open = [(Kind.EXIT, 0)]
+    def take(self, kind: Kind, argument: int, *, ends: bool) -> None:
+        """The next event, in order of time."""
+        if kind is Kind.EXIT:
+            self._open = [(Kind.EXIT, (Kind.EXIT, 0), None)]
             self.section = None
-        elif event.kind is Kind.EXHAUSTED and not event.ends:
-            pass  # it only ever ends a NEXT
-        elif not event.ends:
-            if event.kind is Kind.NO_GRAD and not self.open:
-                self.sections += 1
-                self.section = self.sections
-            self.open.append((event.kind, event.argument))
+        elif ends:
+            self._close(Kind.NEXT if kind is Kind.EXHAUSTED else kind)
+        elif kind is not Kind.EXHAUSTED:  # it only ever ends a NEXT
+            self._begin(kind, argument)
+
+    def _begin(self, kind: Kind, argument: int) -> None:
+        own = (kind, argument)
+        _, top, loading = self._open[-1] if self._open else (None, NOTHING, None)
+        if kind is Kind.NO_GRAD:  # a section names nothing by itself
+            if not self._open:
+                self._sections += 1
+                self.section = self._sections
+            self._open.append((kind, top, loading))
+        elif loading is not None:
+            self._open.append((kind, own if kind in OWN_INSIDE_LOADING else loading, loading))
         else:
-            self._close(Kind.NEXT if event.kind is Kind.EXHAUSTED else event.kind)
+            self._open.append((kind, own, own if kind in LOADING else None))
 
     def _close(self, kind: Kind) -> None:
-        for i in range(len(self.open) - 1, -1, -1):
-            if self.open[i][0] is kind:
-                del self.open[i:]
+        for i in range(len(self._open) - 1, -1, -1):
+            if self._open[i][0] is kind:
+                del self._open[i:]
                 break
-        if not self.open:
+        if not self._open:
             self.section = None
 
-    def top(self) -> tuple[Kind | None, int]:
+    def top(self) -> Named:
         """The innermost span that gives its time a name."""
-        kinds = [(kind, argument) for kind, argument in self.open if kind is not Kind.NO_GRAD]
-        if not kinds:
-            return None, 0
-        loading = next((i for i, (kind, _) in enumerate(kinds) if kind in LOADING), None)
-        if loading is not None and kinds[-1][0] not in OWN_INSIDE_LOADING:
-            return kinds[loading]
-        return kinds[-1]
+        return self._open[-1][1] if self._open else NOTHING
 
 
 def segments(track: Track, events: Sequence[Event]) -> list[Segment]:
@@ -99,14 +108,14 @@ def segments(track: Track, events: Sequence[Event]) -> list[Segment]:
 
 
 def _segments(track: Track, events: Sequence[Event]) -> Iterator[Segment]:
-    stack = _Stack()
+    stack = Stack()
     cursor = track.start_ns
     for event in events:
         if event.time_ns > cursor:
             kind, argument = stack.top()
             yield Segment(cursor, event.time_ns, kind, argument, stack.section)
             cursor = event.time_ns
-        stack.take(event)
+        stack.take(event.kind, event.argument, ends=event.ends)
     if track.end_ns > cursor:
         kind, argument = stack.top()
         yield Segment(cursor, track.end_ns, kind, argument, stack.section)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,9 +60,23 @@ def bench(
                 progress.print(f"stoker: measuring: {text}")
 
         found = measure(source, Plan(batch_size, shuffle, memory, threads or cores, seconds, label), said)
+    text = json.dumps(_encoded(found), indent=1)
     if json_path is not None:
-        json_path.write_text(json.dumps(_encoded(found), indent=1) + "\n")
+        json_path.write_text(text + "\n")
     _show(found)
+    _keep(data, text)
+
+
+def _keep(data: tuple[str, ...], text: str) -> None:
+    """For the dashboard; what cannot be kept is said, and was shown."""
+    import sqlite3
+
+    from stoker.ledger import Ledger
+
+    try:
+        Ledger().add_bench(data, text)
+    except (OSError, sqlite3.Error) as error:
+        print(f"stoker: the result was not kept: {error}", file=sys.stderr)
 
 
 def _encoded(found: "Ceilings") -> dict[str, Any]:

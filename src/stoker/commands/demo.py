@@ -106,6 +106,7 @@ def make_data(run: Demo) -> None:
 def diagnose(run: Demo) -> None:
     """Train the way the note's authors did, whole, under the doctor."""
     command = [*STOKER, "doctor", "--whole", "--json", str(run.home / "doctor.json")]
+    command += ["--html", str(run.home / "report.html")]
     _run(run, "the doctor", [*command, "--", *_slow(run, "before")], DOCTOR_CODES)
 
 
@@ -148,6 +149,8 @@ def compare(run: Demo) -> None:
     else:
         gain, reached = after["samples_per_s"] / before["samples_per_s"], after["samples_per_s"] / ceiling
         print(f"{gain:.1f} times as fast, at {reached:.0%} of the device's ceiling.")
+    if (page := run.home / "report.html").exists():
+        print(f"The doctor's report with pictures is {page}.")
     print(f"Data and runs are in {run.home}, Stoker's records in .stoker; the story is {run.scripts / 'README.md'}.")
 
 

@@ -12,10 +12,12 @@ from stoker.observe import hooks, loaders, loggers, probe_starts, workers
 from stoker.observe.losses import Losses, seed_all
 from stoker.observe.opened import Opened
 from stoker.observe.options import Options
+from stoker.observe.originals import Originals, began_s
 from stoker.observe.pace import Pace
 from stoker.observe.patches import Imports, Patches
 from stoker.observe.probe import Probes
-from stoker.observe.recorder import Recorder, about_process
+from stoker.observe.pulse import Pulses, watch_values
+from stoker.observe.recorder import SLOWEST_SAMPLE_S, Recorder, about_process
 from stoker.observe.saves import Saves
 from stoker.observe.settings import Settings
 from stoker.records import Kind
@@ -37,10 +39,14 @@ class Observer:
         self.patches = Patches()
         self.pace = Pace(options, self.recorder, directory)
         self.saves = Saves(self.recorder, directory, self.patches, redirect=not options.whole)
+        self.originals = None if options.whole else Originals(directory, began_s(directory))
         self._losses = Losses(self.recorder, options.losses) if options.losses else None
         self._opened = Opened(self.recorder.note) if options.files else None
         self._replayed: Replayed | None = None
         self._closed = False
+        if options.live:
+            self.recorder.sample_s = SLOWEST_SAMPLE_S
+            self.recorder.beat = Pulses(self.recorder.note).beat
 
     def start(self) -> None:
         """Begin to write down, and wait for torch."""
@@ -52,9 +58,12 @@ class Observer:
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self.finish)
         self._patch_exit()
-        wanted = {
+        if self.originals is not None:
+            self.originals.start()
+        wanted: dict[str, Callable[[ModuleType], None]] = {
             "torch": self._instrument,
             "stoker.sim.device": lambda module: hooks.watch_simulated(module, recorder, self.patches),
+            "safetensors.torch": lambda module: self.saves.watch_safetensors(module, self.originals),
             **{name: self._logger(name) for name in loggers.KNOWN},
         }
         Imports(wanted, lambda text: recorder.note("trouble", text=text)).install(self.patches)
@@ -70,6 +79,7 @@ class Observer:
             partial(workers.install, torch, recorder, patches),
             partial(self.saves.install, torch),
             partial(self._prepare_probes, torch),
+            partial(self._prepare_live, torch),
         ]
         for part in parts:
             try:
@@ -95,6 +105,10 @@ class Observer:
         if self.options.probe and not self.options.whole:
             self.pace.probes = Probes(torch, self.recorder, self.options.budget_s, self.recorder.directory)
             probe_starts.install(self.recorder, self.patches)
+
+    def _prepare_live(self, torch: ModuleType) -> None:
+        if self.options.live:
+            watch_values(torch, self.recorder, self.patches)
 
     def _logger(self, name: str) -> Any:
         return lambda module: loggers.install(name, module, self.recorder, self.patches)
@@ -123,12 +137,16 @@ class Observer:
         if self.pace.probes is not None:
             self.pace.probes.finish()
         self.recorder.mark(Kind.EXIT)
+        self.recorder.marks.read()
         if self._losses is not None:
             self._losses.tell()
         if self._opened is not None:
             self._opened.finish()
         self.recorder.note("device", **(self._replayed.facts() if self._replayed else hooks.device_facts()))
         self.saves.clean()
+        if self.originals is not None:
+            self.originals.stop()
+            self.recorder.note("made", paths=self.originals.new_files())
         self.recorder.close()
         self.patches.restore()
         atexit.unregister(self.finish)

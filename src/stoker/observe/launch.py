@@ -17,10 +17,15 @@ from stoker.observe.child import RUN
 from stoker.observe.files import write
 from stoker.observe.meters import Meters, machine
 from stoker.observe.options import Options
+from stoker.observe.originals import open_journal, restore
 from stoker.records import encode
 
 ATTACH = Path(__file__).parent / "attach"
 TICK_S = 0.5
+TICK_SHARE = 0.01
+"""What looking from outside may take of one core; it comes more rarely where it takes longer."""
+DETAIL_S, SPARSEST_S = 3600.0, 5.0
+"""After the first, meters are kept less often, down to one in the second: a week of them stays small."""
 PATIENCE_S = 20.0
 """How long a script may take to end once the doctor has seen enough."""
 LAST_CALL_S = 5.0
@@ -70,22 +75,37 @@ def _check_script(command: Sequence[str]) -> None:
             return
 
 
-def launch(command: Sequence[str], directory: Path, options: Options, on_tick: Callable[[], None]) -> Ended:
-    """Run the command to its end; everything it leaves behind is in `directory`."""
+def launch(
+    command: Sequence[str],
+    directory: Path,
+    options: Options,
+    on_tick: Callable[[], None],
+    *,
+    tick_s: float = TICK_S,
+    room: Callable[[], int | None] = lambda: None,
+    outlives: bool = False,
+) -> Ended:
+    """Run the command to its end; everything it leaves behind is in `directory`.
+
+    `room` says how many bytes the run may still take where something besides the machine limits it. A run that
+    `outlives` us goes on if we are killed.
+    """
     libc = ctypes.CDLL(None)
     libc.prctl(SUBREAPER, 1, 0, 0, 0)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS, signal.SIGCHLD})
 
     def in_child() -> None:
-        libc.prctl(PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if not outlives:
+            libc.prctl(PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     try:
         environment = prepare(command, directory, options)
         child = subprocess.Popen(command, env={**os.environ, **environment}, preexec_fn=in_child)  # noqa: PLW1509
-        ended = _Watch(child, directory, on_tick).until_the_end()
+        ended = _Watch(child, directory, on_tick, Meters(child.pid, room), tick_s).until_the_end()
         write(directory, "end.json", {"end_ns": time.perf_counter_ns(), **encode_end(ended)})
     finally:
+        restore(directory)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return ended
 
@@ -106,6 +126,8 @@ def prepare(command: Sequence[str], directory: Path, options: Options) -> dict[s
         "machine": encode(machine()),
     }
     write(directory, "run.json", about)
+    if options.observe and not options.whole:
+        open_journal(directory)
     path = os.environ.get("PYTHONPATH")
     return {RUN: str(directory), "PYTHONPATH": os.pathsep.join(filter(None, [str(ATTACH), path]))}
 
@@ -113,11 +135,20 @@ def prepare(command: Sequence[str], directory: Path, options: Options) -> dict[s
 class _Watch:
     """Waits for a child: meters, the live line, signals, and the end."""
 
-    def __init__(self, child: subprocess.Popen[bytes], directory: Path, on_tick: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        child: subprocess.Popen[bytes],
+        directory: Path,
+        on_tick: Callable[[], None],
+        meters: Meters,
+        tick_s: float,
+    ) -> None:
         self._child = child
         self._directory = directory
         self._on_tick = on_tick
-        self._meters = Meters(child.pid)
+        self._meters = meters
+        self._tick_s = self._wait_s = tick_s
+        self._began_s = self._kept_s = time.monotonic()
         self._interrupts = 0
         self._enough_since = 0.0
         self._file = (directory / "meters.jsonl").open("a")
@@ -127,14 +158,17 @@ class _Watch:
         with self._file:
             while self._child.poll() is None:
                 self._wait()
+                spent_s = time.thread_time()
                 self._read_meters()
                 self._on_tick()
                 self._hurry()
+                spent_s = time.thread_time() - spent_s
+                self._wait_s = max(self._tick_s, min(spent_s / TICK_SHARE, SPARSEST_S))
             self._wait_for_daemons()
         return Ended(self._child.returncode, self._interrupts > 0, self._enough_since > 0)
 
     def _wait(self) -> None:
-        info = signal.sigtimedwait({*SIGNALS, signal.SIGCHLD}, TICK_S)
+        info = signal.sigtimedwait({*SIGNALS, signal.SIGCHLD}, self._wait_s)
         if info is None or info.si_signo == signal.SIGCHLD:
             return
         self._interrupts += 1
@@ -146,6 +180,10 @@ class _Watch:
             self._child.send_signal(info.si_signo)
 
     def _read_meters(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._kept_s < min(self._tick_s * (now_s - self._began_s) / DETAIL_S, SPARSEST_S):
+            return
+        self._kept_s = now_s
         meter = self._meters.read()
         if meter is not None:
             try:

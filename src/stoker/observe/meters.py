@@ -20,7 +20,9 @@ CGROUP = Path("/sys/fs/cgroup")
 class Meters:
     """Reads the processes below one process."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, room: Callable[[], int | None] = lambda: None) -> None:
+        """`room` is what else limits the run, in bytes that it may still take; None means nothing does."""
+        self._room = room
         self._root = psutil.Process(pid)
         self._private: dict[str, int] = {}
         self._rested_s = 0.0
@@ -48,7 +50,7 @@ class Meters:
             private_bytes={pid: size for pid, size in self._private.items() if pid in rss},
             rss_bytes=rss,
             shm_bytes=_used(SHM),
-            free_bytes=psutil.virtual_memory().available,
+            free_bytes=self._free_bytes(),
             running=_pressure(),
             throttled_s=_throttled_s(),
             disk_read_bytes=disk.read_bytes if disk else None,
@@ -58,6 +60,10 @@ class Meters:
             device_busy_share=busy,
             device_bytes=device_bytes,
         )
+
+    def _free_bytes(self) -> int:
+        machine_bytes, room_bytes = int(psutil.virtual_memory().available), self._room()
+        return machine_bytes if room_bytes is None else min(machine_bytes, room_bytes)
 
     def _read_private(self, processes: list[psutil.Process]) -> None:
         if time.perf_counter() < self._rested_s:

@@ -8,6 +8,8 @@ from pathlib import Path
 from stoker.records import Value, decode, encode
 
 FILE = "options.json"
+BUDGET_SHARE = 0.5
+"""The share of the budget that experiments may take; the rest is for watching."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,7 @@ class Options:
     With `observe` off nothing is recorded and nothing is cut short: the run only gets its knobs. `losses` is how many
     of the first are kept; `seed` sets what the script does not seed itself; `files` notes every file that is opened;
     `device_profile` is a recorded device to replay.
+    With `live` on the process also says each second what a live view wants to know, and looks at its lines more rarely.
     """
 
     observe: bool = True
@@ -28,6 +31,7 @@ class Options:
     cycle: bool = True
     path_before: str | None = None
     probe: bool = True
+    live: bool = False
     knobs: Mapping[str, Value] = field(default_factory=dict)
     epoch_s: float | None = None
     losses: int = 0

@@ -1,9 +1,10 @@
 """How much of a run is enough: each loader's epoch may end early, and the run itself after a few whole cycles."""
 
 import os
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from stoker.observe.recorder import Recorder, clock
 
 if TYPE_CHECKING:
     from stoker.observe.probe import Probes
+    from stoker.observe.probe_ahead import Held
 
 TRAIN_STEPS, TRAIN_S, TRAIN_LONGEST_S = 40, 12.0, 30.0
 """An epoch of training ends after this many steps *and* seconds, or after the longest time."""
@@ -56,6 +58,9 @@ class Epoch:
     source: Any = None
     trained: bool = False
     probed_ns: int = 0
+    held: "deque[Held]" = field(default_factory=deque)  # taken ahead by an experiment, for the loop
+    aside: int = 0  # batches that the loop got inside experiments
+    is_strict: Callable[[], bool] = lambda: False  # would an early end be an error? Asked only when it matters
 
 
 class Pace:
@@ -112,17 +117,20 @@ class Pace:
 
     def _wish(self, epoch: Epoch, now_ns: int) -> str:
         trains = self.trains(epoch)
-        if self._cycle:
-            late = now_ns - self.loop_ns > self._budget_ns and epoch.batches >= FEWEST_STEPS
-        else:
-            late = self._is_watched(epoch, now_ns)
-        if trains and (
-            (late and not (epoch.bearable and self._cycle)) or (self._ranks.several and self._is_long_enough(now_ns))
+        late = trains and self._is_late(epoch, now_ns)
+        enough = self._had_enough(epoch, trains, (now_ns - epoch.first_ns - epoch.probed_ns) / 1e9)
+        if epoch.bearable and (enough or late):
+            epoch.bearable = not epoch.is_strict()
+        if (late and not (epoch.bearable and self._cycle)) or (
+            trains and self._ranks.several and self._is_long_enough(now_ns)
         ):
             return END
-        if epoch.bearable and self._had_enough(epoch, trains, (now_ns - epoch.first_ns - epoch.probed_ns) / 1e9):
-            return CUT
-        return ""
+        return CUT if epoch.bearable and (enough or late) else ""
+
+    def _is_late(self, epoch: Epoch, now_ns: int) -> bool:
+        if not self._cycle:
+            return self._is_watched(epoch, now_ns)
+        return now_ns - self.loop_ns > self._budget_ns and epoch.batches >= FEWEST_STEPS
 
     def _is_watched(self, epoch: Epoch, now_ns: int) -> bool:
         """True if a trial has seen enough since its first batch came: starting workers is none of its steady time."""
@@ -178,7 +186,7 @@ class Pace:
         raise Enough
 
     def _had_enough(self, epoch: Epoch, trains: bool, seconds: float) -> bool:
-        if epoch.length is not None and epoch.length - epoch.batches <= max(2, epoch.length // 10):
+        if epoch.length is not None and epoch.length - epoch.batches - epoch.aside <= max(2, epoch.length // 10):
             return False  # the rest is short, and a whole epoch is worth more than a forecast
         if not self._cycle and trains:  # it ends when the budget is spent
             return self._epoch_s is not None and seconds >= self._epoch_s and epoch.batches >= FEWEST_STEPS
@@ -193,7 +201,7 @@ class Pace:
     def _cut(self, epoch: Epoch) -> None:
         epoch.over = True
         self.ended(epoch)
-        self._recorder.note("cut", loader=epoch.loader, batches=epoch.batches, length=epoch.length)
+        self._recorder.note("cut", loader=epoch.loader, batches=epoch.batches, length=epoch.length, aside=epoch.aside)
 
     def _may_end_at(self, epoch: Epoch) -> bool:
         return self._is_long_enough(epoch.began_ns) if self._cycle else self._is_watched(epoch, epoch.began_ns)

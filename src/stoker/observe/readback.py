@@ -11,6 +11,7 @@ from stoker.observe import workers
 from stoker.observe.meters import machine
 from stoker.records import (
     Bench,
+    Cold,
     Container,
     Cut,
     Drain,
@@ -40,25 +41,23 @@ TRAINING = {Kind.BACKWARD, Kind.OPTIMIZER}
 
 def read(directory: Path) -> Observation:
     """Everything that was seen of the run in `directory`, also if it was killed halfway."""
-    about = _json(directory / "run.json")
-    if about is None:
-        raise UsageError(f"{directory} holds no run; expected a directory below .stoker/runs")
+    known = about(directory)
     end = _json(directory / "end.json") or {}
     processes = [Process(path) for path in sorted(directory.glob("*.notes"))]
     meters = tuple(_meters(directory / "meters.jsonl"))
-    start_ns = int(about["start_ns"])
+    start_ns = int(known["start_ns"])
     end_ns = int(end.get("end_ns") or _last_sign(processes, meters, start_ns))
     made = [process.worker() for process in processes]
     tracks = [process.track(start_ns, end_ns) for process in processes if process.facts("worker") is None]
     tracks = tracks or [_unseen(start_ns, end_ns)]
     return Observation(
         run=directory.name,
-        command=tuple(about["command"]),
-        started_s=float(about["started_s"]),
+        command=tuple(known["command"]),
+        started_s=float(known["started_s"]),
         start_ns=start_ns,
         end_ns=end_ns,
         exit_code=end.get("code"),
-        whole=bool(about["whole"]),
+        whole=bool(known["whole"]),
         interrupted=bool(end.get("interrupted")),
         attached=bool(processes),
         ended_by_doctor=bool(end.get("ended_by_doctor")) or any(process.facts("enough") for process in processes),
@@ -66,8 +65,16 @@ def read(directory: Path) -> Observation:
         tracks=tuple(sorted(tracks, key=_trained, reverse=True)),
         workers=tuple(worker for worker in made if worker is not None),
         meters=meters,
-        machine=decode(Machine, about["machine"]) if "machine" in about else machine(),
+        machine=decode(Machine, known["machine"]) if "machine" in known else machine(),
     )
+
+
+def about(directory: Path) -> dict[str, Any]:
+    """What was written down when the run began."""
+    known = _json(directory / "run.json")
+    if known is None:
+        raise UsageError(f"{directory} holds no run; expected a directory below .stoker/runs")
+    return known
 
 
 def _trained(track: Track) -> tuple[int, int, int]:
@@ -177,10 +184,13 @@ class Process:
         """The process as one that may have trained."""
         times, codes = self._pairs("events")
         sample_times, sample_lines = self._pairs("samples")
+        device_times, device_steps = self._pairs("marks")
         lines = self._places()
         seen = [i for i, line in enumerate(sample_lines) if line < len(lines)]
         device = self.facts("device") or {}
         closing = self.facts("closing") or {}
+        work = self._numbers("device")
+        whole = len(work) - len(work) % 3
         return Track(
             pid=self.pid,
             rank=(self.facts("process") or {}).get("rank"),
@@ -191,8 +201,8 @@ class Process:
             sample_times_ns=tuple(sample_times[i] for i in seen),
             sample_lines=tuple(sample_lines[i] for i in seen),
             lines=lines,
-            loaders=tuple(_facts_of(note) for note in self.all("loader")),
-            cuts=tuple(Cut(n["loader"], n["batches"], n["length"], n["t"]) for n in self.all("cut")),
+            loaders=tuple(loader_facts(note) for note in self.all("loader")),
+            cuts=tuple(Cut(n["loader"], n["batches"], n["length"], n["t"], n.get("aside", 0)) for n in self.all("cut")),
             notes=tuple(sorted({f"{n['note']}: {n['path']}" for n in self.all("redirected")})),
             device=device.get("name"),
             device_busy_ns=device.get("busy_ns"),
@@ -204,8 +214,14 @@ class Process:
             call_ns=closing.get("call_ns"),
             batch_samples=tuple(n["samples"] for n in self.all("batch") if n["samples"] is not None),
             probes=self._probes(),
+            device_times_ns=tuple(device_times),
+            device_step_us=tuple(device_steps),
+            made=tuple((self.facts("made") or {}).get("paths", ())),
             losses=tuple((self.facts("losses") or {}).get("values", ())),
             device_total_bytes=device.get("total_bytes"),
+            device_starts_ns=tuple(work[0:whole:3]),
+            device_ends_ns=tuple(work[1:whole:3]),
+            device_work=tuple(work[2:whole:3]),
         )
 
     def _probes(self) -> Probes:
@@ -222,6 +238,7 @@ class Process:
             drains=tuple(decode(Drain, _plain(note)) for note in self.all("drain")),
             benches=tuple(decode(Bench, _plain(note)) for note in self.all("bench")),
             makings=tuple(decode(Making, _plain(note)) for note in self.all("making")),
+            cold=self._cold(),
             inspection=decode(Inspection, _plain(inspection)) if inspection else None,
             container=decode(Container, container) if container else None,
             ordering=self._ordering(),
@@ -250,7 +267,13 @@ class Process:
             lines=self._places(),
             makings=tuple(decode(Making, _plain(note)) for note in self.all("making")),
             unpickle_s=max((note["seconds"] for note in self.all("unpickled")), default=None),
+            parent=(self.facts("process") or {}).get("parent"),
+            cold=self._cold(),
         )
+
+    def _cold(self) -> Cold | None:
+        note = self.facts("cold")
+        return decode(Cold, _plain(note)) if note else None
 
     def _rows(self) -> "list[array[int]]":
         numbers = self._numbers("batches")
@@ -286,7 +309,8 @@ def _like_the_one_before(rows: list["array[int]"]) -> list["array[int]"]:
     return rows
 
 
-def _facts_of(note: dict[str, Any]) -> LoaderFacts:
+def loader_facts(note: dict[str, Any]) -> LoaderFacts:
+    """A loader, from its note."""
     return decode(LoaderFacts, _plain(note))
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.observe.frames import Frames
+from stoker.observe.marks import Marks
 from stoker.records import ARG, Kind
 
 FLUSH_S = 0.25
@@ -26,6 +27,7 @@ SAMPLE_S = 0.010
 SAMPLER_SHARE = 0.003
 """The sampler slows itself down until it takes no more than this share of one core."""
 SLOWEST_SAMPLE_S = 0.1
+BEAT_S = 1.0
 
 clock = time.perf_counter_ns
 
@@ -40,11 +42,15 @@ class Recorder:
         self.put: Callable[[int], None] = self.events.append
         self.samples = array("q")
         self.batches = array("q")
+        self.device = array("q")
+        self.marks = Marks()
         self.module_calls = [0]
         self.own_ns = 0
         self.iterating: int | None = None
         self.device_watched = False
         self.dead = False
+        self.sample_s = SAMPLE_S
+        self.beat: Callable[[], None] | None = None
         self._frames = Frames(self.note)
         self._notes: list[dict[str, Any]] = []
         self._files: dict[str, int] = {}
@@ -79,7 +85,7 @@ class Recorder:
             _thread.start_new_thread(self._run, ())
 
     def _run(self) -> None:
-        period_s, flushed = SAMPLE_S, clock()
+        period_s, flushed, beaten = self.sample_s, clock(), clock()
         spent = time.thread_time_ns()
         try:
             while not self._stop:
@@ -91,8 +97,11 @@ class Recorder:
                     used, spent = time.thread_time_ns() - spent, time.thread_time_ns()
                     self.own_ns += used
                     wanted = period_s * (used / (now - flushed)) / SAMPLER_SHARE
-                    period_s = min(max(wanted, SAMPLE_S), SLOWEST_SAMPLE_S)
+                    period_s = min(max(wanted, self.sample_s), SLOWEST_SAMPLE_S)
                     flushed = now
+                if self.beat is not None and now - beaten > BEAT_S * 1e9:
+                    self.beat()
+                    beaten = now
         except Exception as error:  # noqa: BLE001  the user's script must not notice
             self.dead = True
             self._notes.append({"note": "trouble", "t": clock(), "text": f"the sampler stopped: {error!r}"})
@@ -123,7 +132,7 @@ class Recorder:
             self._lock.release()
 
     def _write_new(self) -> None:
-        for name, column in (("events", self.events), ("samples", self.samples), ("batches", self.batches)):
+        for name, column in self._columns():
             count = len(column)
             if count:
                 self._append(name, column[:count].tobytes())
@@ -132,6 +141,10 @@ class Recorder:
         if count:
             self._append("notes", "".join(json.dumps(note) + "\n" for note in self._notes[:count]).encode())
             del self._notes[:count]
+
+    def _columns(self) -> tuple[tuple[str, "array[int]"], ...]:
+        columns = (("events", self.events), ("samples", self.samples))
+        return (*columns, ("batches", self.batches), ("device", self.device), ("marks", self.marks.column))
 
     def _append(self, name: str, data: bytes) -> None:
         if name not in self._files:
@@ -144,8 +157,9 @@ class Recorder:
             view = view[os.write(self._files[name], view) :]
 
     def _forget(self) -> None:
-        for column in (self.events, self.samples, self.batches, self._notes):
+        for _, column in self._columns():
             del column[:]
+        del self._notes[:]
 
     def _complain(self, text: str) -> None:
         try:
@@ -164,6 +178,7 @@ class Recorder:
         self._files, self._stem = {}, ""
         self._lock = _thread.allocate_lock()
         self._running = False
+        self.beat = None
         self.note("process", **about_process())
 
     def close(self) -> None:

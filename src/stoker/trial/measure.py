@@ -14,6 +14,7 @@ from stoker.errors import UsageError
 from stoker.observe.launch import prepare
 from stoker.observe.meters import Meters
 from stoker.observe.options import Options
+from stoker.observe.originals import restore
 from stoker.observe.readback import read
 from stoker.predict import epoch_parts
 from stoker.predict.pipeline import Pipeline
@@ -102,9 +103,12 @@ def measure(
     )
     environment = prepare(ready.words, place, options)
     with (directory / "output.txt").open("wb") as output:
-        outcome = guard.run(
-            ready.words, limits, environment=environment, stdout=output, stderr=output, progress=progress
-        )
+        try:
+            outcome = guard.run(
+                ready.words, limits, environment=environment, stdout=output, stderr=output, progress=progress
+            )
+        finally:
+            restore(place)
     return _sample(place, outcome)
 
 
@@ -127,14 +131,17 @@ def examine(
     )
     environment = prepare(ready.words, place, options)
     with (directory / "output.txt").open("wb") as output, (directory / "meters.jsonl").open("w") as meters:
-        outcome = guard.run(
-            ready.words,
-            limits,
-            environment=environment,
-            stdout=output,
-            stderr=output,
-            progress=_Metering(meters, progress).tick,
-        )
+        try:
+            outcome = guard.run(
+                ready.words,
+                limits,
+                environment=environment,
+                stdout=output,
+                stderr=output,
+                progress=_Metering(meters, progress).tick,
+            )
+        finally:
+            restore(place)
     end = {"end_ns": time.perf_counter_ns(), "code": outcome.exit_code, "interrupted": outcome.ending == "interrupted"}
     (place / "end.json").write_text(json.dumps(end))
     return outcome

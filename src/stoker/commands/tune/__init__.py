@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker.errors import StokerError, UsageError
-from stoker.ledger import Ledger, Row
+from stoker.ledger import HOME, Ledger, Row
 
 if TYPE_CHECKING:  # numpy and the trials are loaded when something is tried, so that --help is fast
     from stoker.commands.tune.investigate import Investigation
@@ -74,6 +74,9 @@ def tune(
 
     Exit codes: 0 done, 2 wrong usage, 3 the command fails as it is, 4 too few steps, 5 unsafe, 130 interrupted.
     """  # noqa: D301  click's own mark is a backspace
+    from stoker.observe.originals import recover
+
+    recover(HOME)
     ledger = Ledger()
     if resume is not None:
         row, request = _resumed(ledger, resume, command)
@@ -208,12 +211,13 @@ def _publish(
 ) -> None:
     from rich.console import Console
 
+    from stoker.commands import pages
     from stoker.commands.tune.record import build
     from stoker.records import Files
     from stoker.report import data, decision
 
     directory, command = row.directory, investigation.contest.command
-    files = Files(str(directory / "decision.md"), str(directory / "stoker.toml"), None)
+    files = Files(str(directory / "decision.md"), str(directory / "stoker.toml"), pages.place_of(directory))
     tuning = build(investigation.found, investigation.contest, request, files, row.started_s, interrupted=interrupted)
     keys = command.config_keys(tuning.final.knobs)
     if keys and command.config is not None:
@@ -229,6 +233,7 @@ def _publish(
     if json_path is not None:
         data.write(text, json_path)
     decision.show(tuning, Console(stderr=True))
+    pages.offer_tuning(tuning, command.words, directory)
 
 
 def _with_patch(tuning: "Tuning", directory: Path) -> "Tuning":

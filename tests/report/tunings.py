@@ -1,0 +1,20 @@
+"""A tuning, written by hand: one trial of each decision."""
+
+from stoker.records import Files, Final, Goal, Noise, Reference, Trial, Tuning
+
+
+def tuning() -> Tuning:
+    same = {"host_peak_bytes": 300 << 20, "device_peak_bytes": None, "changes_results": False}
+    return Tuning(
+        reference=Reference({"num_workers": 1, "prefetch_factor": 2}, 0.215, 3488.0),
+        noise=Noise(0.94, 1.07),
+        trials=(
+            Trial("num_workers", 1, 2, "batches are made in parallel", 1.8, 1.62, 1.5, 1.75, "keep", "faster", **same),  # type: ignore[arg-type]
+            Trial("num_workers", 1, 4, "more of it", 1.9, 1.01, 0.95, 1.08, "undecided", "inside the noise", **same),  # type: ignore[arg-type]
+            Trial("prefetch_factor", 2, 4, "hides slow ones", None, 0.81, 0.75, 0.9, "revert", "slower", **same),  # type: ignore[arg-type]
+            Trial("batch_size", 64, 512, "fewer steps", 1.2, None, None, None, "unsafe", "out of memory", **same),  # type: ignore[arg-type]
+        ),
+        final=Final({"num_workers": 2}, 1.62, 1.5, 1.75),
+        goal=Goal(60.0, True, "steps alone take 41 s"),
+        files=Files("decision.md", "stoker.toml", "report.html"),
+    )
