@@ -168,6 +168,16 @@ def _workers(now: Situation, pipeline: Pipeline) -> Iterator[Idea]:
         more = count > pipeline.workers
         why = "batches are made in parallel while cores are idle" if more else "fewer processes share the cores"
         yield Idea({"num_workers": count}, why, _cause(now, "num_workers"), ratios[count])
+        if count and not pipeline.workers:
+            yield from _kept_alive(now, count, ratios[count], why)
+
+
+def _kept_alive(now: Situation, count: int, alone: float, why: str) -> Iterator[Idea]:
+    """The first workers of a loader, kept alive: where epochs are short, starting them anew eats what they bring."""
+    knobs: dict[str, Value] = {"num_workers": count, "persistent_workers": True}
+    ratio = now.ratio(knobs) or 1.0
+    if ratio >= WORTH * alone:
+        yield Idea(knobs, f"{why}, and are not started anew for every epoch", _cause(now, "num_workers"), ratio)
 
 
 def worker_counts(pipeline: Pipeline, cores: int) -> list[int]:

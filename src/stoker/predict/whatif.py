@@ -12,7 +12,7 @@ from stoker.records import Attribution, LoaderFacts, Meter, Observation, Value, 
 KNOWN = ("num_workers", "prefetch_factor", "batch_size", "persistent_workers")
 """The knobs whose effect on the pipeline is simulated."""
 FEWEST_BATCHES = 4
-WORKER_START_S = 0.03
+WORKER_START_S = 0.05
 """A fork of a process with torch, where no worker was seen to start."""
 
 
