@@ -146,7 +146,7 @@ class Investigation:
         if room < 2 * EARLY:
             self.found.ended = f"the budget was spent before {_knobs(waiting[0].knobs)} could be tried"
             return None
-        width = min(WIDEST, max(1, room // EARLY - 1))
+        width = min(WIDEST, max(1, room // (2 * EARLY)))  # candidates may take longer than the reference
         return [Candidate(i.knobs, i.hypothesis, i.cause, i.gain_max, predicted_ratio=i.predicted_ratio)
                 for i in waiting[:width]]  # fmt: skip
 
