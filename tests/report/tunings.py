@@ -1,6 +1,6 @@
 """A tuning, written by hand: one trial of each decision."""
 
-from stoker.records import Files, Final, Goal, Noise, Reference, Trial, Tuning
+from stoker.records import Files, Final, Goal, Machine, Noise, Reference, Trial, Tuning, TuningContext
 
 
 def tuning() -> Tuning:
@@ -17,4 +17,17 @@ def tuning() -> Tuning:
         final=Final({"num_workers": 2}, 1.62, 1.5, 1.75),
         goal=Goal(60.0, True, "steps alone take 41 s"),
         files=Files("decision.md", "stoker.toml", "report.html"),
+        context=TuningContext(
+            ("python", "train.py", "--lr", "1"),
+            0.0,
+            Machine(2, None, 2**34, 2**30),
+            "sim",
+            None,
+            100,
+            21.5,
+            600.0,
+            300.0,
+            20,
+            "nothing that is left is predicted to bring 3 %",
+        ),
     )
