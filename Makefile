@@ -20,7 +20,7 @@ types: .venv/.installed-dev
 # Tests that measure time run after the others, alone.
 tests: .venv/.installed-dev
 	.ci/chromium
-	$(BIN)/pytest -n 2 -m "not alone"
+	$(BIN)/pytest -n 3 -m "not alone"
 	$(BIN)/pytest -m alone
 
 # The pictures of the README, from a real run.

@@ -9,6 +9,7 @@ Everything is kept as it comes: an interrupted benchmark goes on where it stoppe
 """
 
 import argparse
+import importlib.util
 import itertools
 import json
 import os
@@ -38,7 +39,9 @@ GRID: dict[str, tuple[Value, ...]] = {
     "persistent_workers": (False, True),
     "worker_threads": (1, 2),
 }
-PARTS = ("tune", "grid", "turns")
+PARTS = ("tune", "grid", "loadtune", "turns")
+PEER = ("records", "too_few_workers")
+THEIRS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory")
 ROUNDS = 4
 LONGEST_S = 120.0
 NEAR, TIME, ERROR = 0.95, 0.20, 0.15
@@ -67,17 +70,19 @@ def cases(home: Path) -> Iterator[Case]:
         yield Case(name, None, command)
 
 
-def points() -> list[Knobs]:
-    """Every setting; without workers the other knobs mean nothing."""
-    product = itertools.product(*GRID.values())
-    return [{"num_workers": 0}, *(dict(zip(GRID, values, strict=True)) for values in product if values[0])]
+def points(small: bool) -> list[Knobs]:
+    """Every setting; without workers the other knobs mean nothing. A small grid leaves the workers' threads alone."""
+    names = [name for name in GRID if not (small and name == "worker_threads")]
+    product = itertools.product(*(GRID[name] for name in names))
+    return [{"num_workers": 0}, *(dict(zip(names, values, strict=True)) for values in product if values[0])]
 
 
 class Bench:
     """One case, and all that was measured of it so far."""
 
-    def __init__(self, case: Case, out: Path, budget: str, steady: str) -> None:
+    def __init__(self, case: Case, out: Path, budget: str, steady: str, small: bool) -> None:
         self.case = case
+        self.points = points(small)
         self.home = out / case.name
         self.budget = budget
         self.steady = steady
@@ -99,6 +104,9 @@ class Bench:
             self.save()
         if "grid" in parts:
             self.grid()
+        if "loadtune" in parts and "loadtune" not in self.known and self.case.name in PEER:
+            self.known["loadtune"] = self.loadtune()
+            self.save()
         if "turns" in parts:
             self.side_by_side()
 
@@ -122,22 +130,45 @@ class Bench:
             "findings": [finding["cause"] for finding in told["findings"]],
         }
 
+    def loadtune(self) -> dict[str, Any] | None:
+        """What the peer proposes, by its own defaults; None where it is not installed."""
+        if importlib.util.find_spec("loadtune") is None:
+            return None
+        began = time.monotonic()
+        raw = self.home / "loadtune.json"
+        workload = str(ROOT / "benchmarks" / "tune_loadtune.py")
+        options = ["--no-plots", "--save-raw", str(raw), "--out", str(self.home / "loadtune.md")]
+        case = {"LOADTUNE_CASE": self.case.name, "LOADTUNE_DATA": str(self.home / "data")}
+        command = [sys.executable, "-m", "loadtune.cli", "tune", workload, *options]
+        subprocess.run(command, check=True, env={**environment(), **case}, cwd=self.home)
+        told = json.loads(raw.read_text())
+        fine = [one for one in told["trials"] if one["result"] and not one["result"].get("error")]
+        best = max(fine, key=lambda one: one["result"]["throughput"], default=None)
+        better = best is not None and best["result"]["throughput"] > told["baseline"]["throughput"]
+        knobs = best["knobs"] if best is not None and better else {"num_workers": 0}
+        kept = {name: knobs[name] for name in THEIRS if knobs.get(name) is not None}
+        return {"knobs": kept if kept["num_workers"] else {"num_workers": 0}, "seconds": time.monotonic() - began}
+
     def grid(self) -> None:
         """Every point that was not measured yet."""
         measured = self.known.setdefault("grid", [])
         done = [point["knobs"] for point in measured]
-        left = [knobs for knobs in points() if knobs not in done]
+        left = [knobs for knobs in self.points if knobs not in done]
         random.Random(len(done)).shuffle(left)
         for knobs in left:
             sample_s, seconds = self.measure(knobs)
             measured.append({"knobs": knobs, "sample_s": sample_s, "seconds": seconds})
             self.save()
-            print(f"{self.case.name} {len(measured)}/{len(points())}: {knobs}: {sample_s}", file=sys.stderr, flush=True)
+            print(
+                f"{self.case.name} {len(measured)}/{len(self.points)}: {knobs}: {sample_s}", file=sys.stderr, flush=True
+            )
 
     def side_by_side(self) -> None:
         """The user's own setting, what tune kept and the grid's best, in turns."""
         best = min((one for one in self.known["grid"] if one["sample_s"]), key=lambda one: one["sample_s"])
         sides: dict[str, Knobs] = {"own": {}, "tuned": self.known["tune"]["knobs"], "best": best["knobs"]}
+        if self.known.get("loadtune"):
+            sides["loadtune"] = self.known["loadtune"]["knobs"]
         rounds = self.known.setdefault("rounds", [])
         while len(rounds) < ROUNDS:
             names = list(sides)
@@ -176,6 +207,9 @@ def row(name: str, known: dict[str, Any]) -> dict[str, Any] | None:
         "tune_s": known["tune"]["seconds"],
         "grid_s": grid_s,
         "points": len(known["grid"]),
+        "peer": median(one["best"] / one["loadtune"] for one in rounds) if known.get("loadtune") else None,
+        "peer_knobs": known["loadtune"]["knobs"] if known.get("loadtune") else None,
+        "peer_time": known["loadtune"]["seconds"] / grid_s if known.get("loadtune") else None,
     }
 
 
@@ -195,8 +229,12 @@ def table(out: Path) -> str:
     for one in whole:
         kept = ", ".join(f"{name}={value}" for name, value in one["kept"].items()) or "nothing"
         error = f"{median(one['errors']):.0%}" if one["errors"] else "none"
-        spent = f"{one['time']:.0%} ({one['tune_s']:.0f} of {one['grid_s']:.0f} s)"
+        spent = f"{one['time']:.0%} ({one['tune_s']:.0f} of {one['grid_s']:.0f} s, {one['points']} points)"
         lines.append(f"| {one['case']} | {kept} | {one['own']:.2f} | {one['reached']:.2f} | {spent} | {error} |")
+    for one in whole:
+        if one["peer"] is not None:
+            kept = ", ".join(f"{name}={value}" for name, value in one["peer_knobs"].items())
+            lines.append(f"| {one['case']}, loadtune 0.3.0 | {kept} | | {one['peer']:.2f} | {one['peer_time']:.0%} | |")
     errors = [error for one in whole for error in one["errors"]]
     if whole:
         near = sum(one["reached"] >= NEAR for one in whole)
@@ -214,14 +252,15 @@ def main() -> None:
     parser.add_argument("--budget", default="4m")
     parser.add_argument("--steady", default="3s")
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--small", action="store_true", help="a grid of 25 points instead of 49")
     parser.add_argument("--table", action="store_true", help="only print what is there")
     options = parser.parse_args()
     out = options.out.resolve()
     for case in cases(out):
         if not options.table and case.name in (options.case or [*CASES, *PLANTED]):
-            Bench(case, out, options.budget, options.steady).run(options.part or list(PARTS))
+            Bench(case, out, options.budget, options.steady, options.small).run(options.part or list(PARTS))
     print(table(out))
-    print(f"\n{os.cpu_count()} cores; grid: {len(points())} points, one run each")
+    print(f"\n{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}; the grid's points: one run each")
 
 
 if __name__ == "__main__":

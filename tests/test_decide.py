@@ -129,6 +129,13 @@ def test_losses_are_compared_within_a_tolerance_and_the_noise(
     assert compare_losses(references, candidates, tolerance=0.02).verdict == verdict
 
 
+def test_other_batches_are_compared_by_their_mean_loss() -> None:
+    noisy, other = (0.4, 1.0, 0.7, 0.5), (0.9, 0.5, 0.6, 0.65)
+    assert compare_losses([noisy], [other], tolerance=0.1).verdict == "differs"
+    assert compare_losses([noisy], [other], tolerance=0.1, by_step=False).verdict == "same"
+    assert compare_losses([noisy], [(3.0, 4.0, 3.5, 5.0)], tolerance=0.1, by_step=False).verdict == "differs"
+
+
 @given(losses=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=20))
 def test_a_run_has_the_same_losses_as_itself(losses: list[float]) -> None:
     check = compare_losses([losses, losses], [losses], tolerance=0.0)

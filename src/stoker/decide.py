@@ -91,12 +91,18 @@ def judge(rounds: Sequence[Round], noise: Noise, *, last: bool, seed: int = 0) -
 
 
 def compare_losses(
-    references: Sequence[Sequence[float | None]], candidates: Sequence[Sequence[float | None]], *, tolerance: float
+    references: Sequence[Sequence[float | None]],
+    candidates: Sequence[Sequence[float | None]],
+    *,
+    tolerance: float,
+    by_step: bool = True,
 ) -> LossCheck:
-    """Do the first losses of the candidate agree with the reference's, step by step, within a tolerance or the noise?
+    """Do the first losses of the candidate agree with the reference's, within a tolerance or the noise?
 
     The mean distance over all steps counts, as a share of the reference's mean loss. Two references that are further
-    apart than `UNSEEDED` say that the script's randomness cannot be held, so nothing can be told.
+    apart than `UNSEEDED` say that the script's randomness cannot be held, so nothing can be told. Where batches hold
+    other samples (`by_step` off) steps have nothing to do with each other: then the means are compared, and the noise
+    is what their spread makes of them.
     """
     steps = min((len(losses) for losses in (*references, *candidates)), default=0)
     if not references or not candidates or not steps:
@@ -107,12 +113,26 @@ def compare_losses(
         return LossCheck("unknown", None, None, tolerance, steps)
     if any(len(losses) < steps for losses in tried):  # no number any more
         return LossCheck("differs", None, None, tolerance, steps)
+    if not by_step:
+        return _compare_means(first, tried[0], tolerance)
     noise = max((_distance(first, other) for other in others), default=None)
     difference = float(np.median([_distance(first, other) for other in tried]))
     if noise is not None and noise > UNSEEDED:
         return LossCheck("unknown", difference, noise, tolerance, steps)
     same = difference <= max(tolerance, 2 * (noise or 0.0))
     return LossCheck("same" if same else "differs", difference, noise, tolerance, steps)
+
+
+def _compare_means(reference: Sequence[float], other: Sequence[float], tolerance: float) -> LossCheck:
+    mean = float(np.mean(reference)) or 1e-12
+    difference = abs(float(np.mean(other)) - mean) / abs(mean)
+    noise = math.hypot(_standard_error(reference), _standard_error(other)) / abs(mean)
+    same = difference <= max(tolerance, 2 * noise)
+    return LossCheck("same" if same else "differs", difference, noise, tolerance, len(reference))
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    return float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def _distance(reference: Sequence[float], other: Sequence[float]) -> float:
@@ -155,7 +175,7 @@ def conclude(a_s: Sequence[float], b_s: Sequence[float]) -> tuple[Interval | Non
     if speed.high < 1 / (1 + APART):
         return speed, "slower", "the whole interval lies below what two runs of one command may differ by"
     if speed.low > 1 / (1 + APART) and speed.high < 1 + APART:
-        return speed, "alike", f"no difference of {APART:.0%} is left inside the interval"
+        return speed, "alike", f"no difference of {APART * 100:.0f} % is left inside the interval"
     if speed.low > 1 or speed.high < 1:
         return speed, "undecided", "a difference, but no larger than two runs of one command may have"
     return speed, "undecided", "the interval holds both faster and slower: the steps vary too much"

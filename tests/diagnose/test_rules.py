@@ -169,9 +169,9 @@ def test_files_that_are_slow_with_their_pages_dropped_tell_a_first_touch_from_a_
 
 def test_confidence_falls_with_the_spread_of_what_it_rests_on() -> None:
     names = ("step", "compute", "loader", "made")
-    spreads: list[dict[str, Any]] = [{"errors": dict.fromkeys(names, value)} for value in (0.01, 0.5)]
+    calm, loud = (dict.fromkeys(names, value) for value in (0.01, 0.5))
     collates: dict[str, Any] = {"real": slow(5e-3, collate_s=4.8e-3), "probes": Probes(default_collate=False)}
-    sure, unsure = (found(waiting(**collates, **errors))["collate"].confidence for errors in spreads)
+    sure, unsure = (found(waiting(**collates, errors=errors))["collate"].confidence for errors in (calm, loud))
     assert 0.5 < unsure < sure <= 0.99
 
 

@@ -19,6 +19,7 @@ VERBS = {
     "bench": "A data set's ceilings, and how well its shuffle mixes.",
     "report": "A recorded run or tuning again, in any form.",
     "compare": "Two recorded runs side by side.",
+    "ui": "Runs, decisions and data sets in the browser.",
     "demo": "One of five real investigations, end to end.",
     "pack": "Write a data set anew, in shards that load at memory speed.",
 }

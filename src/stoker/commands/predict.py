@@ -35,7 +35,7 @@ def predict(
     latency: float,
     json_path: Path | None,
 ) -> int:
-    r"""Simulate RUN (a name, or `last`) with other knobs, from what its workers and its steps took:
+    """Simulate RUN (a name, or `last`) with other knobs, from what its workers and its steps took:
 
     \b
         stoker predict last --set num_workers=8
@@ -43,7 +43,7 @@ def predict(
 
     A simulation of workers, shared cores, prefetch and in-order delivery; it knows nothing of what it has not seen.
     `stoker tune` measures.
-    """
+    """  # noqa: D301  click's own mark is a backspace
     from rich.console import Console
 
     from stoker.commands.run import parse_settings

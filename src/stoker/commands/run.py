@@ -22,7 +22,7 @@ from stoker.records import Value
 @click.option("--with", "file", type=click.Path(path_type=Path), help="A stoker.toml, as `stoker tune` writes it.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run(settings: tuple[str, ...], file: Path | None, command: tuple[str, ...]) -> int:
-    r"""Train with other knobs, without touching the script. COMMAND is how you start it, after two dashes:
+    """Train with other knobs, without touching the script. COMMAND is how you start it, after two dashes:
 
     \b
         stoker run --set num_workers=4 -- python train.py --lr 0.1
@@ -31,7 +31,7 @@ def run(settings: tuple[str, ...], file: Path | None, command: tuple[str, ...]) 
     What was kept for a {placeholder} of the command goes there again; a config file is read as a changed copy.
     Stoker only sets the knobs and is then gone: process, output, signals and exit code are the script's own.
     A knob that cannot be set where it is wanted is said on stderr, and the script goes on without it.
-    """
+    """  # noqa: D301  click's own mark is a backspace
     from stoker.observe.launch import prepare, resolve
     from stoker.observe.options import Options
 

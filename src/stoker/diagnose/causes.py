@@ -218,5 +218,6 @@ def finding(
     known = tuple(Evidence(name, value, unit) for name, value, unit in evidence if value is not None)
     if share is None and gain is not None:
         share = 1 - 1 / gain
+    sure = max(sure, noise.UNTRIED)  # of two neighbours, the one that the measurement is for
     confidence = sure if gain is None else min(noise.likely(gain, GAIN, off), sure)
     return Finding(cause, share, gain, confidence, known, CAUSES[cause].fix, place)

@@ -25,6 +25,8 @@ MADE_SHARE = 0.5
 """Making a batch, divided by the workers, must take at least this share of a computed step to be why it is late."""
 ALONE_SHARE = 0.2
 """… and at least this share with the cores to itself: below, others who use the machine are why."""
+MOSTLY_MAKING = 0.5
+"""Workers that make batches for this share of the time are what the loop waits for: a drain asks more of them."""
 IDLE_CORES = 0.4
 """Less than this is no idle core, just a gap."""
 FEWEST_BATCHES = 2
@@ -178,10 +180,22 @@ class Facts:
         return max(self.step_s - self.wait_s, 0.05 * self.step_s)
 
     def data_gain(self, kept_share: float) -> float:
-        """The speed-up if making a batch took only this share of what it takes."""
-        made_s = (self.loader_s or self.wait_s) * kept_share  # how long it takes to make one
+        """The speed-up if making a batch took only this share of what it takes; sending it takes what it takes."""
+        whole_s = self.loader_s or self.wait_s
+        return self.loader_gain(whole_s * (1 - self.making_share * (1 - kept_share)))
+
+    def loader_gain(self, new_loader_s: float) -> float:
+        """The speed-up if the loader needed this long for a batch."""
         rest_s = self.compute_s if self.compute_s is not None else self.step_s - self.wait_s
-        return self.step_gain(max(made_s, rest_s) if self.workers else made_s + self.step_s - self.wait_s)
+        return self.step_gain(max(new_loader_s, rest_s) if self.workers else new_loader_s + self.step_s - self.wait_s)
+
+    @property
+    def making_share(self) -> float:
+        """The share of the loader's time for a batch in which workers make it; the rest is its way to the loop."""
+        if not self.workers or not self.loader_s or self.real is None:
+            return 1.0
+        share = self.made_wall_s / self.loader_s
+        return 1.0 if share >= MOSTLY_MAKING else share
 
     def loop_gain(self, saved_s: float) -> float:
         """The speed-up of a step if this much of the main thread's time went; the device still has its own to do."""
@@ -316,10 +330,11 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
     devices = [r.device_s / r.steps for r in probes.replays if r.steps and r.device_s is not None and not r.known]
     device_s = quantile(devices, 0.5) if devices else 0.0
     real_s = _whole_step_s(named, said, facts)
-    step_s = max(real_s - _queued_s(probes), 0.5 * real_s, device_s, 1e-9)
     plain = [replay for replay in probes.replays if replay.steps and not replay.known]
-    replays = [max((replay.seconds - replay.queued_s) / replay.steps, device_s) for replay in plain]
     cpus = [replay.cpu_s / replay.steps for replay in plain]
+    least_s = max(device_s, quantile(cpus, 0.5) if cpus else 0.5 * real_s, 1e-9)
+    step_s = max(real_s - _queued_s(probes), least_s)
+    replays = [max((replay.seconds - replay.queued_s) / replay.steps, least_s) for replay in plain]
     compute_s = quantile(replays, 0.5) if replays else None
     makers = _makers(seen, track, facts, probes)
     benches = _benches(seen, probes)

@@ -141,7 +141,7 @@ def shm_small(facts: Facts) -> Finding | None:
         ("shared memory there is", float(container.shm_bytes), "B"),
         ("bytes in flight", in_flight, "B"),
         ("went through the pipe instead", "yes" if through_pipe else None, ""),
-        gain=facts.data_gain(0.0),
+        gain=facts.loader_gain(0.0),
         off=facts.data_off,
         sure=noise.likely(in_flight, IN_FLIGHT * container.shm_bytes, noise.LEAST),
     )
@@ -160,7 +160,7 @@ def ipc(facts: Facts) -> Finding | None:
         return None
     if objects < MANY_OBJECTS and size < MANY_BYTES and received_s < 0.3 * facts.loader_s:
         return None
-    gain = facts.data_gain(made_s / facts.loader_s)
+    gain = facts.loader_gain(made_s)
     if gain < GAIN:
         return None
     return finding(
@@ -262,6 +262,11 @@ def _slope(points: list[tuple[float, float]]) -> tuple[float, float] | None:
     if len(points) < 3:  # noqa: PLR2004
         return None
     grown = points[-1][1] - points[0][1]
+    middle_s = (points[0][0] + points[-1][0]) / 2
+    late = points[-1][1] - next(size for time_s, size in points if time_s >= middle_s)
+    falls = sum(max(before - after, 0.0) for (_, before), (_, after) in pairwise(points))
+    if late < STILL * grown or falls > FALLS * grown:
+        return None
     jump = max(after - before for (_, before), (_, after) in pairwise(points))
     if grown <= 0 or jump > ONE_JUMP * grown:
         return None
@@ -270,6 +275,10 @@ def _slope(points: list[tuple[float, float]]) -> tuple[float, float] | None:
 
 
 ONE_JUMP = 0.75
+STILL = 0.1
+"""The share of all growth that must come in the second half of the time …"""
+FALLS = 0.2
+"""… and what memory may fall in between, as a share of it: buffers come and go, what leaks only comes."""
 
 
 RULES = (

@@ -32,7 +32,7 @@ def shuffle_thrash(facts: Facts) -> Finding | None:
     if ratio < THRASHED or fresh.net_s - sequential.net_s < 20e-6:  # noqa: PLR2004  a cache line, not a file
         return None
     gain = facts.data_gain(1 / ratio)
-    if gain < GAIN:
+    if gain < GAIN or not (_reads_more(fresh, sequential) or _slow_again(facts, sequential)):
         return None
     return finding(
         "shuffle-thrash",
@@ -45,6 +45,20 @@ def shuffle_thrash(facts: Facts) -> Finding | None:
         sure=noise.likely(ratio, THRASHED, facts.off("fresh", "sequential")),
         place=place(facts),
     )
+
+
+def _reads_more(fresh: Production, sequential: Production) -> bool:
+    """True if random order opens or reads more than neighbours do."""
+    opens, taken = fresh.opens + fresh.requests, fresh.taken_bytes
+    return opens > THRASHED * (sequential.opens + sequential.requests) + 0.1 or taken > (
+        THRASHED * sequential.taken_bytes + fresh.result_bytes
+    )
+
+
+def _slow_again(facts: Facts, sequential: Production) -> bool:
+    """True if the same samples in the same random order are slow a second time too: it was not just their first."""
+    again = facts.bench("again")
+    return again is None or again.net_s > THRASHED * sequential.net_s
 
 
 def read_amplification(facts: Facts) -> Finding | None:

@@ -7,6 +7,7 @@ import sys
 import weakref
 from _thread import get_ident
 from collections.abc import Callable
+from time import thread_time_ns
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
@@ -181,9 +182,9 @@ def _watch_order(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) ->
     def _next_index(self: Any) -> Any:
         if get_ident() != home[0]:
             return original(self)
-        start = clock()
+        start = thread_time_ns()  # of the thread: a sampler only computes, and others may have the core meanwhile
         index = original(self)
-        ordered = (ORDERED, start, clock(), 1)
+        ordered = (ORDERED, start, thread_time_ns(), 1)
         recorder.batches.extend(ordered + (0,) * (ROW - len(ordered)))
         if pace.probes is not None:
             epoch: Epoch | None = self.__dict__.get(STATE)

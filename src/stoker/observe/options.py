@@ -8,6 +8,8 @@ from pathlib import Path
 from stoker.records import Value, decode, encode
 
 FILE = "options.json"
+BUDGET_SHARE = 0.5
+"""The share of the budget that experiments may take; the rest is for watching."""
 
 
 @dataclass(frozen=True, slots=True)

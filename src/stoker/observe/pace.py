@@ -117,18 +117,20 @@ class Pace:
 
     def _wish(self, epoch: Epoch, now_ns: int) -> str:
         trains = self.trains(epoch)
-        if self._cycle:
-            late = now_ns - self.loop_ns > self._budget_ns and epoch.batches >= FEWEST_STEPS
-        else:
-            late = self._is_watched(epoch, now_ns)
-        if trains and (
-            (late and not (epoch.bearable and self._cycle)) or (self._ranks.several and self._is_long_enough(now_ns))
+        late = trains and self._is_late(epoch, now_ns)
+        enough = self._had_enough(epoch, trains, (now_ns - epoch.first_ns - epoch.probed_ns) / 1e9)
+        if epoch.bearable and (enough or late):
+            epoch.bearable = not epoch.is_strict()
+        if (late and not (epoch.bearable and self._cycle)) or (
+            trains and self._ranks.several and self._is_long_enough(now_ns)
         ):
             return END
-        if epoch.bearable and self._had_enough(epoch, trains, (now_ns - epoch.first_ns - epoch.probed_ns) / 1e9):
-            epoch.bearable = not epoch.is_strict()
-            return CUT if epoch.bearable else ""
-        return ""
+        return CUT if epoch.bearable and (enough or late) else ""
+
+    def _is_late(self, epoch: Epoch, now_ns: int) -> bool:
+        if not self._cycle:
+            return self._is_watched(epoch, now_ns)
+        return now_ns - self.loop_ns > self._budget_ns and epoch.batches >= FEWEST_STEPS
 
     def _is_watched(self, epoch: Epoch, now_ns: int) -> bool:
         """True if a trial has seen enough since its first batch came: starting workers is none of its steady time."""

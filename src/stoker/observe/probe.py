@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stoker.observe import probe_ahead, probe_copies
+from stoker.observe.options import BUDGET_SHARE
 from stoker.observe.probe_ahead import Held, Room
 from stoker.observe.probe_bench import Orders
 from stoker.observe.probe_container import Limits, Schedule
@@ -35,8 +36,6 @@ TAKE_S = 3.0
 """How long batches are taken ahead; a slow loader then gives only two or three."""
 DRAINED = 16
 """Batches beyond those that workers had ready, for the loader's own rate."""
-BUDGET_SHARE = 0.5
-"""The share of the budget that experiments may take; the rest is for watching."""
 SLOW_BATCH_S = 0.5
 """A loader that takes longer for a batch is asked about its data first: a bench takes none of the loop's steps."""
 REST_S = 2.0

@@ -30,13 +30,15 @@ def measured(seen: Observation, named: Attribution, peak_bytes: int | None = Non
     if len(batches) < FEWEST_BATCHES:
         raise UsageError(f"only {len(batches)} batches were seen being made; what-if needs {FEWEST_BATCHES}")
     worker_bytes = _worker_bytes(seen.meters, makers, facts)
+    # With a core for each of ours, who waits for one waits for strangers; another process of ours gets its own share.
+    others = facts.num_workers < seen.machine.cores
     cpu_s, wait_s = _loop_s(named, on_device=seen.tracks[0].device not in (None, "cpu"))
     pipeline = Pipeline(
         workers=facts.num_workers,
         prefetch=facts.prefetch_factor or 2,
         cores=seen.machine.quota_cores or float(seen.machine.cores),
         work_s=tuple(batch.user_s + batch.system_s for batch in batches),
-        wait_s=tuple(max(batch.blocked_s, 0.0) for batch in batches),
+        wait_s=tuple(max(batch.blocked_s, 0.0) + (batch.queued_s if others else 0.0) for batch in batches),
         loop_cpu_s=cpu_s,
         loop_wait_s=wait_s,
         main_bytes=_main_bytes(seen, facts.num_workers * worker_bytes, peak_bytes),

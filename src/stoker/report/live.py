@@ -45,9 +45,9 @@ def line(live: Live) -> str:
 
 def ending(live: Live) -> list[str]:
     """What to say once it is over: how it ended, and what it was like."""
-    how = _state(live)
+    how = state(live)
     done = f"{live.steps:,} steps in {live.epochs[-1].number} epochs" if live.epochs else f"{live.steps:,} steps"
-    rates = [rate for epoch in live.epochs if epoch.is_over and (rate := _rate(epoch)) is not None]
+    rates = [rate for epoch in live.epochs if epoch.is_over and (rate := epoch_rate(epoch)) is not None]
     speed = f", {sum(rates) / len(rates):.3g} it/s in the last {len(rates)} epochs" if rates else ""
     said = [f"{how} after {units.seconds(live.elapsed_s)}: {done}{speed}"]
     said += [f"alarm at {units.seconds(alarm.since_s)}: {alarm_text(alarm)}" for alarm in (*live.past, *live.alarms)]
@@ -64,12 +64,13 @@ def alarm_text(alarm: Alarm) -> str:
 
 
 def _title(live: Live, width: int) -> Text:
-    said = f" stoker · {printable(live.run)} · {units.seconds(live.elapsed_s)} · {_state(live)} "
+    said = f" stoker · {printable(live.run)} · {units.seconds(live.elapsed_s)} · {state(live)} "
     text = _cut(Text(f"──{said}", style="bold"), width)
     return text.append("─" * max(width - text.cell_len, 0), style="bold")
 
 
-def _state(live: Live) -> str:
+def state(live: Live) -> str:
+    """What it does, or how it ended."""
     if live.state != "ended":
         stays = live.phase is not None and (live.phase in SLOW or live.phase_s > STAYS_S)
         return live.phase.replace("_", " ") if live.phase and stays and live.state == "training" else live.state
@@ -111,7 +112,8 @@ def _bar(live: Live, width: int) -> str:
     return "█" * full + "░" * (size - full)
 
 
-def _rate(epoch: LiveEpoch) -> float | None:
+def epoch_rate(epoch: LiveEpoch) -> float | None:
+    """Steps a second of one epoch, without its first batch."""
     return (epoch.batches - 1) / epoch.seconds if epoch.seconds > 0 and epoch.batches > 1 else None
 
 
@@ -121,7 +123,7 @@ def _speed(live: Live) -> list[str]:
     before = [
         f"epoch {epoch.number}: {rate:.3g}"
         for epoch in reversed(live.epochs[:-1])
-        if (rate := _rate(epoch)) is not None
+        if (rate := epoch_rate(epoch)) is not None
     ]
     return [f"{1 / live.step_s:.3g} it/s", f"{units.seconds(live.step_s)} a step", *before]
 

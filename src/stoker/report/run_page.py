@@ -24,12 +24,11 @@ def html(
 ) -> str:
     """The page of one run. `kept` is a directory in which the drawing library may be kept for the next page."""
     when = f"{datetime.fromtimestamp(started_s, UTC):%Y-%m-%d %H:%M} UTC · " if started_s else ""
-    return render(
-        _top(diagnosis, run, command), list(sections(diagnosis, course)), f"{when}stoker doctor · {run}", kept
-    )
+    return render(top(diagnosis, run, command), list(sections(diagnosis, course)), f"{when}stoker doctor · {run}", kept)
 
 
-def _top(diagnosis: Diagnosis, run: str, command: Sequence[str]) -> Top:
+def top(diagnosis: Diagnosis, run: str, command: Sequence[str]) -> Top:
+    """What is seen first."""
     cause, meaning = _verdict(diagnosis)
     return Top(
         title=f"stoker doctor · {run}",

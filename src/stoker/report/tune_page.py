@@ -12,10 +12,11 @@ from stoker.report.page import Section, Table, Top, render
 
 def html(tuning: Tuning, run: str, command: Sequence[str], record: str, kept: Path | None = None) -> str:
     """The page of one tuning; `record` is its decision record."""
-    return render(_top(tuning, run, command), list(sections(tuning, record)), f"stoker tune · {run}", kept)
+    return render(top(tuning, run, command), list(sections(tuning, record)), f"stoker tune · {run}", kept)
 
 
-def _top(tuning: Tuning, run: str, command: Sequence[str]) -> Top:
+def top(tuning: Tuning, run: str, command: Sequence[str]) -> Top:
+    """What is seen first."""
     final = tuning.final
     knobs = ", ".join(f"{name}={value}" for name, value in final.knobs.items())
     kept = sum(1 for trial in tuning.trials if trial.decision == "keep")

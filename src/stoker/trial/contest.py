@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 
 from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError, UsageError
 from stoker.predict.pipeline import epoch_step_s
@@ -23,6 +24,8 @@ from stoker.trial.protocol import Usage
 
 PATIENCE = 6.0
 """A candidate that takes this many times the reference's time is ended."""
+LINE = 2
+"""Sizes that a line needs."""
 HEADROOM = 0.9
 """The share of its limit that another batch size may be predicted to fill: later batches can be larger."""
 
@@ -126,6 +129,7 @@ class Contest:
         self._cold: list[Path] | None = None
         self._peaks: dict[int, tuple[int, int]] = {}
         """Of host and device, by the batch size that was measured."""
+        self._steps: dict[int, list[float]] = {}
 
     @property
     def left_s(self) -> float:
@@ -186,6 +190,7 @@ class Contest:
     def _remember_size(self, sample: Sample) -> None:
         host, device = sample.outcome.host_peak_bytes, sample.device_peak_bytes
         if sample.batch_size and sample.step_s is not None and host is not None:
+            self._steps.setdefault(sample.batch_size, []).append(sample.step_s)
             before = self._peaks.get(sample.batch_size, (0, 0))
             self._peaks[sample.batch_size] = (max(before[0], host), max(before[1], device or 0))
 
@@ -260,6 +265,9 @@ class Contest:
     def _try(self, one: Candidate) -> None:
         if self.references:
             ratio, predicted_bytes = predicted(self.references[-1], one.knobs, self.potential)
+            size = batch_size_in(one.knobs)
+            if size is not None:
+                ratio = self._ratio_at(size) if len(one.knobs) == 1 else None
             one.predicted_ratio = ratio if one.predicted_ratio is None else one.predicted_ratio
             unsafe = self._refusal(one, predicted_bytes)
             if unsafe is not None:
@@ -288,13 +296,21 @@ class Contest:
 
     def _too_large(self, one: Candidate) -> str | None:
         """Why another batch size would leave no headroom: memory on the line through the two largest measured."""
-        size = next((v for name, v in one.knobs.items() if getattr(like(name), "name", "") == "batch_size"), None)
-        if not isinstance(size, int) or len(self._peaks) < 2:  # noqa: PLR2004  a line needs two points
+        size = batch_size_in(one.knobs)
+        if size is None or len(self._peaks) < LINE:
             return None
         host, device = (line_at(size, {known: peaks[i] for known, peaks in self._peaks.items()}) for i in (0, 1))
         total = self.references[-1].device_total_bytes if self.references else None
         limits = replace(self.limits(), device_bytes=total)
         return refusal(limits, host_bytes=int(host / HEADROOM), device_bytes=int(device / HEADROOM))
+
+    def _ratio_at(self, size: int) -> float | None:
+        """Another batch size, from what a step took at two others: one size says nothing about what a step costs."""
+        now = self.references[-1].batch_size
+        if now is None or now not in self._steps or len(self._steps) < LINE:
+            return None
+        step_s = {known: median(took) for known, took in self._steps.items()}
+        return size / now * step_s[now] / max(line_at(size, step_s), 1e-9)
 
     def _judge(self, one: Candidate, *, last: bool) -> None:
         if one.rounds:
@@ -303,11 +319,17 @@ class Contest:
             one.failure = ("undecided", "the budget was spent before its first round")
 
 
-def line_at(size: int, peaks: Mapping[int, int]) -> float:
-    """The peak at another size, on the line through the two largest; never less than the larger of them."""
-    (low, low_bytes), (high, high_bytes) = sorted(peaks.items())[-2:]
-    slope = max(high_bytes - low_bytes, 0) / (high - low)
-    return high_bytes + slope * max(size - high, 0)
+def line_at(size: int, known: Mapping[int, float]) -> float:
+    """A figure at another size, on the line through the two largest; never less than that of the larger one."""
+    (low, at_low), (high, at_high) = sorted(known.items())[-2:]
+    slope = max(at_high - at_low, 0.0) / (high - low)
+    return at_high + slope * max(size - high, 0)
+
+
+def batch_size_in(knobs: Mapping[str, Value]) -> int | None:
+    """The batch size among these knobs, whatever the setting is called in full."""
+    found = next((value for name, value in knobs.items() if getattr(like(name), "name", "") == "batch_size"), None)
+    return found if isinstance(found, int) else None
 
 
 def _failure(sample: Sample, reference: Sample | None) -> tuple[Decision, str] | None:

@@ -40,6 +40,7 @@ INTERRUPTED = 130
 @click.option("--max-ram", metavar="SIZE", help="The most memory one trial may take. Default: 80 % of what is free.")
 @click.option("--cold", is_flag=True, help="Drop the data's pages from memory before every run, on both sides.")
 @click.option("--goal", metavar="epoch=TIME", help="A target for the epoch; says whether it can be reached.")
+@click.option("--findings", metavar="RUN", help="Plan from this run of the doctor, instead of a new one.")
 @click.option(
     "--device-profile",
     metavar="RUN",
@@ -56,7 +57,7 @@ INTERRUPTED = 130
 def tune(
     resume: str | None, json_path: Path | None, out: Path | None, command: tuple[str, ...], **given: object
 ) -> int:
-    r"""Try knobs against your own configuration, keep what is proven faster. COMMAND is how you start it:
+    """Try knobs against your own configuration, keep what is proven faster. COMMAND is how you start it:
 
     \b
         stoker tune --budget 5m -- python train.py
@@ -72,7 +73,7 @@ def tune(
     goes into stoker.toml, for `stoker run --with stoker.toml`; why, into decision.md.
 
     Exit codes: 0 done, 2 wrong usage, 3 the command fails as it is, 4 too few steps, 5 unsafe, 130 interrupted.
-    """
+    """  # noqa: D301  click's own mark is a backspace
     from stoker.observe.originals import recover
 
     recover(HOME)
@@ -115,6 +116,7 @@ def _requested(words: Sequence[str], given: dict[str, object]) -> "Request":
         cold=bool(given["cold"]),
         config=None if config is None else str(config),
         device_profile=_profile(given["device_profile"]),
+        findings=None if given["findings"] is None else str(Ledger().find(str(given["findings"])).resolve()),
     )
 
 
@@ -174,7 +176,9 @@ def _run(ledger: Ledger, row: Row, request: "Request", json_path: Path | None) -
             row.run, number, one.verdict[0], data.dumps(trial(investigation.found, number, one, contest.command))
         )
 
-    investigation = Investigation(contest, request, lambda budget_s: _diagnose(contest, budget_s), live.tell, noted)
+    investigation = Investigation(
+        contest, request, lambda budget_s: _diagnose(contest, request, budget_s), live.tell, noted
+    )
     state = "failed"
     try:
         investigation.run()
@@ -191,12 +195,12 @@ def _run(ledger: Ledger, row: Row, request: "Request", json_path: Path | None) -
     return 0 if state == "done" else INTERRUPTED
 
 
-def _diagnose(contest: "Contest", budget_s: float) -> "tuple[Observation, Diagnosis] | None":
+def _diagnose(contest: "Contest", request: "Request", budget_s: float) -> "tuple[Observation, Diagnosis] | None":
     """The doctor's own run, guarded; None where it could not judge, and then nothing but the simulation plans."""
     from stoker.commands.doctor import diagnose
 
     try:
-        seen, said = diagnose(contest.examine(budget_s))
+        seen, said = diagnose(Path(request.findings) if request.findings else contest.examine(budget_s))
     except StokerError:
         return None
     return (seen, said) if said.steps else None

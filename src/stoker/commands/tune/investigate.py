@@ -23,7 +23,7 @@ from stoker.trial.contest import Candidate, Contest
 from stoker.trial.limits import refusal
 from stoker.trial.measure import Sample
 
-NOISE_RUNS = 3
+NOISE_RUNS, FEWEST_NOISE_RUNS = 3, 2
 """Runs of the reference before anything is tried; the first trial's rounds add as many before it is judged."""
 WIDEST = 4
 """Candidates that share a reference in one round."""
@@ -115,21 +115,23 @@ class Investigation:
 
     def _measure_reference(self) -> None:
         self.found.first = self.contest.refer()
-        self._check_budget()
-        for _ in range(NOISE_RUNS - 1):
+        for _ in range(self._noise_runs() - 1):
             self.contest.refer()
         noise = measure_noise(self.contest.against_itself())
         step_s = self.found.first.step_s or 0.0
         band = f"{noise.ratio_low:.2f} to {noise.ratio_high:.2f}"
         self._tell(f"reference {step_s * 1e3:.1f} ms a step; against itself {band}")
 
-    def _check_budget(self) -> None:
-        needed_s = self.contest.process_s * (NOISE_RUNS - 1 + 2 * EARLY)
-        if self.contest.left_s < needed_s:
+    def _noise_runs(self) -> int:
+        """How many runs of the reference the budget allows before the first comparison; at least two."""
+        room = int(self.contest.left_s / self.contest.process_s) - 2 * EARLY
+        if room < FEWEST_NOISE_RUNS - 1:
+            needed_s = self.contest.process_s * (FEWEST_NOISE_RUNS - 1 + 2 * EARLY)
             raise UsageError(
                 f"the budget is too small for one comparison: one run takes {self.contest.process_s:.0f} s, so "
                 f"{needed_s + self.contest.spent_s:.0f} s are needed; set --budget to that or more"
             )
+        return min(NOISE_RUNS, room + 1)
 
     # ---- what is next
 
@@ -215,7 +217,10 @@ class Investigation:
         other_batch = any(getattr(like(name), "name", "") in ("batch_size", "accumulation") for name in one.knobs)
         tolerance = LOSS_TOLERANCE_OTHER_BATCH if other_batch else LOSS_TOLERANCE
         check = compare_losses(
-            [sample.losses for sample in one.references], [sample.losses for sample in one.samples], tolerance=tolerance
+            [sample.losses for sample in one.references],
+            [sample.losses for sample in one.samples],
+            tolerance=tolerance,
+            by_step=not other_batch,
         )
         self.found.losses[next(i for i, other in enumerate(self.found.done) if other is one)] = check
         if check.verdict == "differs" and one.is_kept:

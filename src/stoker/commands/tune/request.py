@@ -32,6 +32,7 @@ class Request:
     cold: bool = False
     config: str | None = None
     device_profile: str | None = None
+    findings: str | None = None
 
     @property
     def command(self) -> Command:
