@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint types tests clean
+.PHONY: demo test lint types tests pictures clean
 
 demo: .venv/.installed
 	$(BIN)/stoker demo records
@@ -20,8 +20,13 @@ types: .venv/.installed-dev
 # Tests that measure time run after the others, alone.
 tests: .venv/.installed-dev
 	.ci/chromium
-	$(BIN)/pytest -n 2 -m "not alone"
+	$(BIN)/pytest -n 3 -m "not alone"
 	$(BIN)/pytest -m alone
+
+# The pictures of the README, from a real run.
+pictures: .venv/.installed-dev
+	.ci/chromium
+	$(BIN)/python docs/make_pictures.py
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Stoker needs Python 3.11 or newer")'

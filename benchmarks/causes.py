@@ -2,6 +2,7 @@
 
     python benchmarks/causes.py planted [--only collate] [--which slow] [--scale small] [--repeats 1] [--json out.json]
     python benchmarks/causes.py cases   [--only records] [--repeats 1] [--json out.json]
+    python benchmarks/causes.py heldout [--jobs 2]
 
 Each script runs in a fresh process under the real `stoker doctor`. Data sets are made once and kept in --data.
 """
@@ -14,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,8 @@ CASES = {
     "text": {"tokenize", "repeated-work"},
 }
 TIMEOUT_S = 240
+Task = tuple[str, list[str], set[str], set[str]]
+"""A name, a command, the causes that are right, and those that may not be found at all."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +64,18 @@ def judge(name: str, command: list[str], expected: set[str], forbidden: set[str]
         ]
         env = dict(os.environ, PYTHONPATH=str(ROOT / "src"), COLUMNS="120")
         began = time.perf_counter()
-        child = subprocess.run(
-            [*words, "--", *command],
-            cwd=scratch,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        try:
+            child = subprocess.run(
+                [*words, "--", *command],
+                cwd=scratch,
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return Judged(name, sorted(expected), None, [], False, TIMEOUT_S, "took too long")
         seconds = time.perf_counter() - began
         if not out.exists():
             return Judged(name, sorted(expected), None, [], False, seconds, child.stderr[-600:])
@@ -82,11 +90,11 @@ def judge(name: str, command: list[str], expected: set[str], forbidden: set[str]
         return Judged(name, sorted(expected), said["verdict"], found, right, seconds, None)
 
 
-def planted(args: argparse.Namespace) -> list[tuple[str, list[str], set[str], set[str]]]:
+def planted(args: argparse.Namespace) -> list[Task]:
     """The suite's cases as commands."""
     sys.path.insert(0, str(args.suite.parent))
     suite: Any = __import__("planted.suite", fromlist=["cases"])
-    found: list[tuple[str, list[str], set[str], set[str]]] = []
+    found: list[Task] = []
     for case in suite.cases():
         if (args.only and case.cause not in args.only) or case.which not in args.which or case.scale not in args.scale:
             continue
@@ -97,9 +105,9 @@ def planted(args: argparse.Namespace) -> list[tuple[str, list[str], set[str], se
     return found
 
 
-def cases(args: argparse.Namespace) -> list[tuple[str, list[str], set[str], set[str]]]:
+def cases(args: argparse.Namespace) -> list[Task]:
     """The five cases as commands; their data is made first."""
-    found: list[tuple[str, list[str], set[str], set[str]]] = []
+    found: list[Task] = []
     for name, expected in CASES.items():
         if args.only and name not in args.only:
             continue
@@ -113,37 +121,83 @@ def cases(args: argparse.Namespace) -> list[tuple[str, list[str], set[str], set[
     return found
 
 
+def heldout(args: argparse.Namespace) -> list[Task]:
+    """Scripts in other styles, written after the rules."""
+    folder = args.suite / "heldout"
+    sys.path.insert(0, str(args.suite.parent))
+    expected: Any = __import__("planted.heldout.expected", fromlist=["EXPECTED"])
+    found: list[Task] = []
+    for name, causes in expected.EXPECTED.items():
+        if args.only and name not in args.only:
+            continue
+        data = args.data / "heldout" / name
+        data.mkdir(parents=True, exist_ok=True)
+        found.append((f"heldout/{name}", [sys.executable, str(folder / f"{name}.py"), str(data)], set(causes), set()))
+    return found
+
+
+WHAT = {"planted": planted, "cases": cases, "heldout": heldout}
+
+
+def line(row: Judged) -> str:
+    """One row of the table."""
+    gains = ", ".join(f"{cause} {gain:.2f}" if gain else cause for cause, gain in row.findings)
+    mark = "yes" if row.is_right else f"NO, is {' or '.join(row.expected)}"
+    return f"| {row.name} | {row.verdict} | {mark} | {row.seconds:.0f} | {gains or (row.trouble or '')[-200:]} |"
+
+
+def show(rows: list[Judged]) -> None:
+    """How many were right."""
+    slow = [row for row in rows if "/healthy/" not in row.name]
+    well = [row for row in rows if "/healthy/" in row.name]
+    spent = sorted(row.seconds for row in rows)
+    print(f"\n{sum(row.is_right for row in rows)} of {len(rows)} right; ", end="")
+    print(f"causes {sum(r.is_right for r in slow)} of {len(slow)}; ", end="")
+    print(f"healthy twins {sum(r.is_right for r in well)} of {len(well)}; ", end="")
+    print(f"a diagnosis took {spent[len(spent) // 2]:.0f} s (median), {spent[-1]:.0f} s (longest)")
+
+
+def run(todo: list[Task], args: argparse.Namespace) -> list[Judged]:
+    """Judge what is not in the JSON yet; each row is kept as soon as it is there, so that it can be gone on with."""
+    rows = _kept(args.json)
+    done = Counter(row.name for row in rows)
+    wanted = {name for name, *_ in todo}
+    rows = [row for row in rows if row.name in wanted]
+    tasks = [task for turn in range(args.repeats) for task in todo if done[task[0]] <= turn]
+    with ThreadPoolExecutor(args.jobs) as pool:
+        futures = [pool.submit(judge, *task, args.keep) for task in tasks]
+        for future in as_completed(futures):
+            rows.append(future.result())
+            print(line(rows[-1]), flush=True)
+            if args.json:
+                args.json.write_text(json.dumps([asdict(one) for one in rows], indent=1) + "\n")
+    return rows
+
+
+def _kept(path: Path | None) -> list[Judged]:
+    if path is None or not path.exists():
+        return []
+    kept = [Judged(**row) for row in json.loads(path.read_text())]
+    return [Judged(**{**asdict(row), "findings": [(cause, gain) for cause, gain in row.findings]}) for row in kept]
+
+
 def main() -> None:
     """Judge what is asked for; a row as soon as it is there, and the JSON kept up to date."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["planted", "cases"])
+    parser.add_argument("what", choices=WHAT)
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--which", nargs="*", default=["slow", "healthy"])
     parser.add_argument("--scale", nargs="*", default=["small", "large"])
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="diagnoses at a time; more than one keeps the cores busy")
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "stoker-causes")
     parser.add_argument("--suite", type=Path, default=ROOT / "tests" / "planted", help="folder of the planted suite")
     parser.add_argument("--examples", type=Path, default=ROOT / "examples", help="folder of the five cases")
     parser.add_argument("--keep", type=Path, default=None, help="keep the records of each run in this folder")
-    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--json", type=Path, default=None, help="rows go here; those that are there are not run again")
     args = parser.parse_args()
-    todo = planted(args) if args.what == "planted" else cases(args)
-    rows = []
-    print("| script | said | right | seconds | findings (at most) |\n|---|---|---|---|---|")
-    for _ in range(args.repeats):
-        for name, command, expected, forbidden in todo:
-            row = judge(name, command, expected, forbidden, args.keep)
-            rows.append(row)
-            gains = ", ".join(f"{cause} {gain:.2f}" if gain else cause for cause, gain in row.findings)
-            mark = "yes" if row.is_right else f"NO, is {' or '.join(row.expected)}"
-            print(f"| {name} | {row.verdict} | {mark} | {row.seconds:.0f} | {gains or row.trouble or ''} |", flush=True)
-            if args.json:
-                args.json.write_text(json.dumps([asdict(one) for one in rows], indent=1) + "\n")
-    right = sum(row.is_right for row in rows)
-    slow = [row for row in rows if "/healthy/" not in row.name]
-    well = [row for row in rows if "/healthy/" in row.name]
-    print(f"\n{right} of {len(rows)} right; causes {sum(r.is_right for r in slow)} of {len(slow)}; ", end="")
-    print(f"healthy twins {sum(r.is_right for r in well)} of {len(well)}; longest {max(r.seconds for r in rows):.0f} s")
+    print("| script | said | right | seconds | findings (at most) |\n|---|---|---|---|---|", flush=True)
+    show(run(WHAT[args.what](args), args))
 
 
 if __name__ == "__main__":

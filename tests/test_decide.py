@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.decide import CLEAR, EARLY, LOOKS, MIN_GAIN, compare, judge, measure_noise
+from stoker.decide import CLEAR, EARLY, LOOKS, MIN_GAIN, compare, compare_losses, judge, measure_noise
 from stoker.records import Judgement, Noise, Round
 
 QUIET = Noise(1.0, 1.0)
@@ -104,3 +104,39 @@ def test_each_decision_says_why() -> None:
     noisy = Noise(0.7, 1.3)
     assert "not above the noise" in judge(steady(1.2), noisy, last=True).reason
     assert "too few" in judge(steady(1.2)[:3], QUIET, last=True).reason
+
+
+FLAT = (1.0, 0.9, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("references", "candidates", "verdict"),
+    [
+        ([FLAT, FLAT], [FLAT], "same"),
+        ([FLAT, FLAT], [(1.01, 0.91, 0.81)], "same"),
+        ([FLAT, FLAT], [(1.2, 1.1, 1.0)], "differs"),
+        ([FLAT, FLAT], [(1.0, None, 0.8)], "differs"),
+        ([FLAT, (1.1, 1.0, 0.9)], [(1.2, 1.1, 1.0)], "same"),  # two references are as far apart
+        ([FLAT, (2.0, 0.2, 0.1)], [(1.2, 1.1, 1.0)], "unknown"),  # the script's randomness cannot be held
+        ([FLAT, (1.0, None, 0.8)], [FLAT], "unknown"),
+        ([], [FLAT], "unknown"),
+        ([FLAT], [()], "unknown"),
+    ],
+)
+def test_losses_are_compared_within_a_tolerance_and_the_noise(
+    references: list[tuple[float | None, ...]], candidates: list[tuple[float | None, ...]], verdict: str
+) -> None:
+    assert compare_losses(references, candidates, tolerance=0.02).verdict == verdict
+
+
+def test_other_batches_are_compared_by_their_mean_loss() -> None:
+    noisy, other = (0.4, 1.0, 0.7, 0.5), (0.9, 0.5, 0.6, 0.65)
+    assert compare_losses([noisy], [other], tolerance=0.1).verdict == "differs"
+    assert compare_losses([noisy], [other], tolerance=0.1, by_step=False).verdict == "same"
+    assert compare_losses([noisy], [(3.0, 4.0, 3.5, 5.0)], tolerance=0.1, by_step=False).verdict == "differs"
+
+
+@given(losses=st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=20))
+def test_a_run_has_the_same_losses_as_itself(losses: list[float]) -> None:
+    check = compare_losses([losses, losses], [losses], tolerance=0.0)
+    assert (check.verdict, check.difference, check.noise, check.steps) == ("same", 0.0, 0.0, len(losses))

@@ -37,6 +37,11 @@ def test_the_loops_own_work_competes_for_the_cores() -> None:
     assert step_s(pipeline(cores=1, workers=1, loop_cpu_s=0.01, loop_wait_s=0.0)) == pytest.approx(0.02, rel=0.03)
 
 
+def test_no_loop_is_faster_than_its_device_whether_it_waits_for_it_or_not() -> None:
+    assert step_s(pipeline(workers=4, loop_wait_s=0.0, device_s=0.02)) == pytest.approx(0.02)
+    assert changed(pipeline(device_s=0.02), FACTS, {"batch_size": 20}, device_speed=4).device_s == pytest.approx(0.01)
+
+
 def test_prefetch_hides_a_slow_batch_among_fast_ones() -> None:
     uneven = pipeline(workers=1, work_s=(0.001,) * 9 + (0.03,), wait_s=(0.0,) * 10, loop_wait_s=0.006)
     assert step_s(replace(uneven, prefetch=16)) < step_s(replace(uneven, prefetch=1))
@@ -66,5 +71,7 @@ def test_a_larger_batch_takes_more_of_everything() -> None:
 
 
 def test_a_knob_that_is_not_simulated_is_refused() -> None:
-    with pytest.raises(UsageError, match="amp cannot be predicted; num_workers, prefetch_factor, batch_size can"):
+    with pytest.raises(
+        UsageError, match="amp cannot be predicted; num_workers, prefetch_factor, batch_size, persistent_workers can"
+    ):
         changed(pipeline(), FACTS, {"amp": "bf16"})

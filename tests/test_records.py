@@ -2,7 +2,7 @@ import json
 from dataclasses import FrozenInstanceError, is_dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker import records
@@ -15,6 +15,7 @@ st.register_type_strategy(float, finite)
 
 
 @pytest.mark.parametrize("kind", ALL)
+@settings(max_examples=40)  # large records take long to draw, and there are many of them
 @given(data=st.data())
 def test_every_record_survives_json(kind: type, data: st.DataObject) -> None:
     record = data.draw(st.from_type(kind))
@@ -52,6 +53,7 @@ TRIAL_KEYS = {
 }
 
 
+@settings(max_examples=20)
 @given(record=st.from_type(Diagnosis))
 def test_the_doctors_json_has_the_keys_of_the_contract(record: Diagnosis) -> None:
     assert set(encode(record)) >= DOCTOR_KEYS

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker.records import Interval, Judgement, Noise, Outcomes, Round
+from stoker.records import Interval, Judgement, LossCheck, Noise, Outcomes, Round
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -29,6 +29,10 @@ does so once in six hundred times (simulated in tests/test_decide.py)."""
 
 MIN_GAIN = 0.03
 """A gain that is surely below this is not worth a setting (the tuner's plan stops at the same figure)."""
+
+LOSS_TOLERANCE, LOSS_TOLERANCE_OTHER_BATCH = 0.02, 0.10
+"""What the first losses may differ by, as a share: where only rounding differs, and where batches do."""
+UNSEEDED = 0.2
 
 RESAMPLES = 4000
 _CONFIDENCE = 0.95
@@ -84,6 +88,56 @@ def judge(rounds: Sequence[Round], noise: Noise, *, last: bool, seed: int = 0) -
     if last or len(rounds) >= LOOKS[-1]:
         return Judgement(interval, "undecided", _why_undecided(interval, len(rounds)))
     return Judgement(interval, None, "more rounds could tell")
+
+
+def compare_losses(
+    references: Sequence[Sequence[float | None]],
+    candidates: Sequence[Sequence[float | None]],
+    *,
+    tolerance: float,
+    by_step: bool = True,
+) -> LossCheck:
+    """Do the first losses of the candidate agree with the reference's, within a tolerance or the noise?
+
+    The mean distance over all steps counts, as a share of the reference's mean loss. Two references that are further
+    apart than `UNSEEDED` say that the script's randomness cannot be held, so nothing can be told. Where batches hold
+    other samples (`by_step` off) steps have nothing to do with each other: then the means are compared, and the noise
+    is what their spread makes of them.
+    """
+    steps = min((len(losses) for losses in (*references, *candidates)), default=0)
+    if not references or not candidates or not steps:
+        return LossCheck("unknown", None, None, tolerance, 0)
+    first, *others = ([loss for loss in losses[:steps] if loss is not None] for losses in references)
+    tried = [[loss for loss in losses[:steps] if loss is not None] for losses in candidates]
+    if any(len(losses) < steps for losses in (first, *others)):
+        return LossCheck("unknown", None, None, tolerance, steps)
+    if any(len(losses) < steps for losses in tried):  # no number any more
+        return LossCheck("differs", None, None, tolerance, steps)
+    if not by_step:
+        return _compare_means(first, tried[0], tolerance)
+    noise = max((_distance(first, other) for other in others), default=None)
+    difference = float(np.median([_distance(first, other) for other in tried]))
+    if noise is not None and noise > UNSEEDED:
+        return LossCheck("unknown", difference, noise, tolerance, steps)
+    same = difference <= max(tolerance, 2 * (noise or 0.0))
+    return LossCheck("same" if same else "differs", difference, noise, tolerance, steps)
+
+
+def _compare_means(reference: Sequence[float], other: Sequence[float], tolerance: float) -> LossCheck:
+    mean = float(np.mean(reference)) or 1e-12
+    difference = abs(float(np.mean(other)) - mean) / abs(mean)
+    noise = math.hypot(_standard_error(reference), _standard_error(other)) / abs(mean)
+    same = difference <= max(tolerance, 2 * noise)
+    return LossCheck("same" if same else "differs", difference, noise, tolerance, len(reference))
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    return float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+
+
+def _distance(reference: Sequence[float], other: Sequence[float]) -> float:
+    scale = math.fsum(abs(loss) for loss in reference) or 1e-12
+    return math.fsum(abs(a - b) for a, b in zip(reference, other, strict=True)) / scale
 
 
 # ---- two recorded runs -----------------------------------------------------------------------------------

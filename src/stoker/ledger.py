@@ -23,6 +23,13 @@ create table if not exists runs (
     verdict text,
     summary text
 );
+create table if not exists trials (
+    run text not null,
+    number integer not null,
+    decision text not null,
+    record text not null,
+    primary key (run, number)
+);
 create table if not exists benches (
     started_s real not null,
     data text not null,
@@ -77,6 +84,18 @@ class Ledger:
             database.execute(
                 "update runs set state = ?, verdict = ?, summary = ? where run = ?", (state, verdict, summary, run)
             )
+
+    def add_trial(self, run: str, number: int, decision: str, record: str) -> None:
+        """A trial of a run, as JSON; the same number again replaces it."""
+        with self._database() as database:
+            sql = "insert or replace into trials (run, number, decision, record) values (?, ?, ?, ?)"
+            database.execute(sql, (run, number, decision, record))
+
+    def trials(self, run: str) -> list[str]:
+        """The trials of a run, as JSON, in the order they were tried."""
+        with self._database() as database:
+            rows = database.execute("select record from trials where run = ? order by number", (run,)).fetchall()
+        return [record for (record,) in rows]
 
     def runs(self, patience_s: float = PATIENCE_S) -> list[Row]:
         """All runs, newest first: those in the index, and those that only left a directory."""

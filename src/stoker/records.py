@@ -103,12 +103,13 @@ class LoaderFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An epoch that was let end early: `batches` were delivered of `length`."""
+    """An epoch that was let end early: `batches`, and `aside` more inside experiments, were delivered of `length`."""
 
     loader: int
     batches: int
     length: int | None
     time_ns: int
+    aside: int = 0
 
 
 # ---- what was tried ------------------------------------------------------------------------------------------
@@ -122,12 +123,12 @@ class Window:
     start_ns: int
     end_ns: int
     planned_s: float
-    batches: int = 0  # real ones that it used up
+    batches: int = 0  # steps of the loop inside it
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Steps of the loop on cached batches: the compute ceiling. The device was waited for at both ends."""
+    """Steps of the loop on batches that lie ready: the compute ceiling. The device was waited for at both ends."""
 
     steps: int
     seconds: float
@@ -137,6 +138,7 @@ class Replay:
     before_s: float | None  # a real step's seconds just before, without its wait for data
     batch_bytes: int
     batch_samples: int | None
+    known: bool = False  # one batch that the loop had had already, again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +161,23 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class Cold:
+    """Pieces of the files behind a batch, read with their pages dropped and again at once, in turns."""
+
+    pieces: int
+    size_bytes: int
+    disk_bytes: int  # that really came from storage when the pages were dropped; far below the size: they were not
+    cold_s: tuple[float, ...]  # of each piece
+    warm_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Bench:
     """The user's data set read by a loader of our own. `labels` say what each batch of each worker was, in order.
 
     Labels: warm (the first), fresh (as the sampler orders, not read before), sequential (neighbours), again (the fresh
-    ones a second time), second (again, in a new process), profile, text, rate (for throughput only).
+    ones a second time), second (again, in a new process), profile, text, cold (then its files, with their pages
+    dropped), rate (for throughput only).
     """
 
     name: str
@@ -249,6 +263,7 @@ class Probes:
     drains: tuple[Drain, ...] = ()
     benches: tuple[Bench, ...] = ()
     makings: tuple[Making, ...] = ()
+    cold: Cold | None = None
     inspection: Inspection | None = None
     ordering: "Ordering | None" = None
     container: Container | None = None
@@ -294,6 +309,13 @@ class Track:
     call_ns: int | None
     batch_samples: tuple[int, ...]
     probes: Probes = Probes()
+    device_times_ns: tuple[int, ...] = ()
+    device_step_us: tuple[int, ...] = ()
+    """When a step's last work was queued, and how long its work lay on the device, from events read later."""
+    made: tuple[str, ...] = ()
+    """New files that the script wrote and left."""
+    losses: tuple[float | None, ...] = ()  # of the first backwards, where asked for; None is not finite
+    device_total_bytes: int | None = None
     device_starts_ns: tuple[int, ...] = ()  # of each piece of work on the device's own timeline, where it has one
     device_ends_ns: tuple[int, ...] = ()
     device_work: tuple[int, ...] = ()  # places in DEVICE_WORK
@@ -353,6 +375,8 @@ class WorkerTrack:
     lines: tuple[Line, ...]
     makings: tuple[Making, ...] = ()
     unpickle_s: float | None = None
+    parent: int | None = None  # the process that started it: with several ranks, whose worker it is
+    cold: Cold | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -663,6 +687,8 @@ class Device:
 
     name: str
     busy_share: float | None
+    step_s: float | None = None
+    """From the start of a step's work to its end, by the device's own clock; the median."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -832,9 +858,31 @@ class Judgement:
     reason: str
 
 
+LossVerdict = Literal["same", "differs", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class LossCheck:
+    """The first losses of a candidate against the reference's, with the same seed.
+
+    `difference` is the mean distance as a share of the reference's mean loss, `noise` the same between two references;
+    `tolerance` is what counts as the same.
+    """
+
+    verdict: LossVerdict
+    difference: float | None
+    noise: float | None
+    tolerance: float
+    steps: int
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One measured change of one knob. Ratios are step rates, candidate over reference: above 1 is faster."""
+    """One measured change of one knob. Ratios are step rates, candidate over reference: above 1 is faster.
+
+    `knobs` is all that was changed at once (several when kept knobs are tried together), `base` what had been kept
+    before, so that both sides had it. `rounds` holds the seconds a sample of each pair of processes.
+    """
 
     knob: str
     before: Value = dataclasses.field(metadata={"key": "from"})
@@ -849,6 +897,17 @@ class Trial:
     host_peak_bytes: int | None
     device_peak_bytes: int | None
     changes_results: bool
+    knobs: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    base: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    cause: str | None = None  # the finding that it came from
+    gain_max: float | None = None  # that finding's bound, where nothing could be simulated
+    prediction_error: float | None = None  # predicted ÷ measured, less 1
+    rounds: tuple[Round, ...] = ()
+    noise: Noise | None = None
+    reference_step_s: float | None = None
+    step_s: float | None = None
+    loss: LossCheck | None = None
+    seconds: float = 0.0  # what trying it took
 
 
 Ending = Literal["finished", "failed", "ram", "shm", "device", "time", "processes", "interrupted"]
@@ -902,11 +961,15 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A target the user set for the epoch, held against the measured ceilings."""
+    """A target the user set for the epoch, held against the measured ceilings.
+
+    `feasible` is whether the ceilings allow it, `reached` whether what was kept reaches it; None is not known.
+    """
 
     target_s: float | None
     feasible: bool | None
     why: str
+    reached: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -916,6 +979,7 @@ class Files:
     decision_md: str | None
     stoker_toml: str | None
     report_html: str | None
+    config_patch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -928,6 +992,52 @@ class Tuning:
     final: Final
     goal: Goal | None
     files: Files
+    context: "TuningContext | None" = None
+    limits: "PhysicalLimits | None" = None
+    findings: tuple[Finding, ...] = ()
+    alternatives: tuple["Alternative", ...] = ()
+    median_prediction_error: float | None = None  # of all trials that were simulated and measured
+
+
+@dataclass(frozen=True, slots=True)
+class TuningContext:
+    """What was tuned, on what, and at what cost. `ended` says why nothing more was tried."""
+
+    command: tuple[str, ...]
+    started_s: float
+    machine: Machine
+    device: str
+    loader: LoaderFacts | None
+    steps_per_epoch: int | None
+    epoch_s: float | None  # the reference's, as forecast, with validation and checkpoints
+    budget_s: float
+    spent_s: float
+    processes: int
+    ended: str
+    cold: bool = False
+    device_profile: str | None = None
+    config: str | None = None
+    interrupted: bool = False
+    reference_samples_s: tuple[float, ...] = ()  # seconds a sample of each process of the user's own configuration
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalLimits:
+    """Ceilings in samples a second, and an epoch if only the compute half were left."""
+
+    loader_samples_per_s: float | None
+    compute_samples_per_s: float | None
+    binds: str
+    compute_epoch_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Something that is not a knob, with its sizes and costs."""
+
+    name: str
+    brings: str
+    costs: str
 
 
 # ---- a run while it goes on ------------------------------------------------------------------------------

@@ -118,6 +118,18 @@ def test_an_excerpt_does_not_cross_an_experiment() -> None:
     assert not found.first_step <= 22 < found.first_step + found.steps
 
 
+def test_workers_of_another_rank_are_not_taken_for_this_one_s() -> None:
+    track, workers = two_workers(40)
+    own = [dataclasses.replace(one, parent=track.pid) for one in workers]
+    others = [dataclasses.replace(one, pid=one.pid + 100, parent=2) for one in workers]
+    seen = observed(track, [*others, *own])
+    seen = dataclasses.replace(seen, tracks=(track, dataclasses.replace(track, pid=2, rank=1)))
+    found = course(seen, track, attribute(track)).excerpt
+    assert found == of(track, own).excerpt
+    assert found is not None
+    assert len(found.joins) == 20
+
+
 def test_no_steady_steps_make_no_excerpt() -> None:
     assert of(Script().own(10).track()).excerpt is None
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 SCRIPTS = Path(__file__).parents[1] / "planted" / "accounting"
+WATCHING = ("--observe-only",)
+"""Experiments are cut out of a run's time, so a test of how long a part takes in all only watches."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,7 @@ class Done:
 def doctor(
     cwd: Path, *words: str, options: tuple[str, ...] = (), env: dict[str, str] | None = None, text: str = ""
 ) -> Done:
-    """Run `stoker doctor` to its end and read the JSON it wrote, if any; watching only, unless options say more.
-
-    Experiments use up batches of their own, so that counts of steps and epochs could not be told exactly.
-    """
-    options = options or ("--observe-only",)
+    """Run `stoker doctor` to its end and read the JSON it wrote, if any; experiments and all, as a user starts it."""
     report = cwd / "report.json"
     command = [sys.executable, "-m", "stoker", "doctor", "--no-html", "--json", str(report), *options, "--", *words]
     done = subprocess.run(

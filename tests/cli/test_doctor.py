@@ -3,9 +3,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from cli.doctor_program import Done, doctor, script
+from cli.doctor_program import WATCHING, Done, doctor, script
 
 CONTRACT = {
     "wall_s", "steps", "epochs", "steps_per_epoch", "samples_per_s", "startup_s", "first_batch_s", "steady_step_s",
@@ -29,12 +30,11 @@ def names_all_time(done: Done) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.slow
 def test_every_second_has_its_name(tmp_path: Path, workers: int) -> None:
-    done = doctor(tmp_path, *script("known_times.py", str(workers)))
+    done = doctor(tmp_path, *script("known_times.py", str(workers)), options=WATCHING)
     assert done.code == 0, done.stderr
     assert set(done.report) >= CONTRACT
     names_all_time(done)
-    used_up = sum(window["batches"] for window in done.report["probes"]["windows"])
-    assert (done.report["steps"] + used_up, done.report["epochs"], done.report["steps_per_epoch"]) == (80, 2, 40)
+    assert (done.report["steps"], done.report["epochs"], done.report["steps_per_epoch"]) == (80, 2, 40)
     assert len(done.report["first_batch_s"]) == 2
     assert done.report["unaccounted_share"] <= 0.02
     # What the script sleeps is the least each part can take; nothing of it may be billed to another part.
@@ -60,7 +60,7 @@ def test_the_scripts_own_lines_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_workers_are_seen_from_inside(tmp_path: Path) -> None:
-    done = doctor(tmp_path, *script("known_times.py", "2"))
+    done = doctor(tmp_path, *script("known_times.py", "2"), options=WATCHING)
     workers = done.report["workers"]
     assert len(workers) == 8  # two for each of two passes over two loaders
     stages = [worker["stages"] for worker in workers]
@@ -70,6 +70,24 @@ def test_workers_are_seen_from_inside(tmp_path: Path) -> None:
         assert min(stage["collate"], stage["send"]) > 0
         assert stage["transform"] >= 0  # it does next to nothing here: less than collating took, seen by another clock
         assert worker["cpu_s"] < stage["read"] + stage["transform"] + stage["collate"]
+
+
+@pytest.mark.slow
+def test_steps_and_meters_are_kept_as_tables(tmp_path: Path) -> None:
+    done = doctor(tmp_path, *script("known_times.py"))
+    run = next((tmp_path / ".stoker" / "runs").iterdir())
+    with pa.OSFile(str(run / "steps.arrow")) as file:
+        steps = pa.ipc.open_file(file).read_all()
+    assert steps.num_rows == done.report["steps"]
+    parts = [name for name in steps.column_names if name.endswith("_s") and name not in ("start_s", "end_s")]
+    apart = {"validation_s", "checkpoint_s", "first_batch_s"}  # not part of a step's own seconds
+    for row in steps.to_pylist():
+        assert sum(row[name] for name in parts if name not in apart) == pytest.approx(row["seconds"], abs=1e-6)
+        assert row["end_s"] > row["start_s"]
+    with pa.OSFile(str(run / "meters.arrow")) as file:
+        meters = pa.ipc.open_file(file).read_all()
+    assert meters.num_rows > 0
+    assert meters.column("private_bytes").null_count < meters.num_rows
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@ import sys
 
 import pytest
 
+from stoker.commands import VERBS
+
 
 def stoker(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "stoker", *arguments], capture_output=True, text=True, check=False)
@@ -50,3 +52,10 @@ def test_no_verb_shows_the_help_and_exits_with_2() -> None:
     done = stoker()
     assert done.returncode == 2
     assert "Usage: stoker" in done.stderr
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_examples_in_the_help_of_a_verb_keep_their_lines(verb: str) -> None:
+    shown = stoker(verb, "--help").stdout
+    assert "\\b" not in shown
+    assert "Usage: stoker " + verb in shown

@@ -94,3 +94,16 @@ signal.pause()
         assert child.stdout.readline() == b"ready\n"
         os.kill(child.pid, signal.SIGTERM)
         assert child.wait() == 33
+
+
+def test_what_was_kept_for_places_and_config_goes_there_again(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys\nprint(sys.argv[1], open(sys.argv[2]).read())\n")
+    (tmp_path / "exp.yaml").write_text("lr: 1  # rate\n")
+    (tmp_path / "stoker.toml").write_text('[knobs]\n[placeholders]\n"batch" = 64\n[config."exp.yaml"]\n"lr" = 2\n')
+    words = [sys.executable, "-m", "stoker", "run", "--with", "stoker.toml", "train.py"]
+    done = subprocess.run([*words, "{batch}", "exp.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "64 lr: 2  # rate\n\n"), done.stderr
+    assert (tmp_path / "exp.yaml").read_text() == "lr: 1  # rate\n"
+    done = subprocess.run([*words, "exp.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "batch has no place in the command" in done.stderr

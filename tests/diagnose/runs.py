@@ -41,7 +41,7 @@ def made(**changes: Any) -> Production:
     base = Production(
         batches=50, samples=32, wall_s=1e-4, net_s=1e-4, collate_s=1e-6, cpu_s=1e-4, process_cpu_s=1e-4,
         blocked_s=0.0, system_s=1e-6, queued_s=0.0, mean_wall_s=1e-4, mean_net_s=1e-4, mean_cpu_s=1e-4,
-        read_bytes=100.0, net_bytes=0.0, opens=0.0, requests=0.0, result_bytes=100.0, sent_bytes=100.0,
+        read_bytes=100.0, disk_bytes=0.0, net_bytes=0.0, opens=0.0, requests=0.0, result_bytes=100.0, sent_bytes=100.0,
         pickled_bytes=1.0, tensors=0.1, send_s=1e-6,
     )  # fmt: skip
     return dataclasses.replace(base, **changes)

@@ -19,7 +19,7 @@ def case(
 ) -> tuple[Diagnosis, Observation]:
     run = facts()
     wait = LoaderWait(loader(**loader_changes), "train", 1, 100, 1.0, ())
-    said = dataclasses.replace(run.said, findings=(finding(cause, gain=2.0),), loaders=(wait,))
+    said = dataclasses.replace(run.said, findings=(finding(cause, gain=2.0, off=0.1),), loaders=(wait,))
     meter = Meter(0, {}, {"7": private}, {}, None, free, None, None, None, None, None, None, None, None)
     from diagnose.runs import worker
 

@@ -7,8 +7,9 @@ import pytest
 
 from diagnose.runs import Bench, Inspection, Ordering, facts, loader, made, phases, slow, waiting, worker
 from stoker.diagnose import CAUSES, RULES, order
-from stoker.diagnose.facts import GAIN, Facts
-from stoker.records import Container, Finding, LineOps, Making, Pass, Probes, WorkerBatch
+from stoker.diagnose.causes import GAIN
+from stoker.diagnose.facts import Facts
+from stoker.records import Cold, Container, Finding, LineOps, Making, Pass, Probes, Replay, WorkerBatch
 
 
 def row(**changes: Any) -> WorkerBatch:
@@ -43,6 +44,10 @@ def spent(phase: Any, seconds: float) -> Facts:
     run = facts(device_step_s=0.02)
     extra = dataclasses.replace(run.named.phases[0], name=phase, seconds=seconds)
     return named(run, phases=(*run.named.phases, extra))
+
+
+def again(step_s: float) -> Replay:
+    return Replay(10, 10 * step_s, 0.01, 0.0, None, None, 100, None, known=True)
 
 
 def inspected(**changes: Any) -> Inspection:
@@ -112,7 +117,7 @@ def sick() -> dict[str, Facts]:
         "recompile": facts(probes=Probes(recompiles=40, compile_s=8.0, shapes=40, shaped_batches=60)),
         "autotune-shapes": facts(
             compute_s=0.03, compute_worst_s=0.03, device_step_s=0.03,
-            probes=Probes(shapes=90, shaped_batches=100, cudnn_benchmark=True),
+            probes=Probes(shapes=90, shaped_batches=100, cudnn_benchmark=True, replays=(again(0.03),)),
         ),
     }  # fmt: skip
 
@@ -143,6 +148,31 @@ def test_a_gain_never_exceeds_what_the_loop_reaches_on_cached_batches(cause: str
     in_the_model = {"no-mixed-precision", "padding", "launch-bound", "host-sync", "logging-stall", "gc-pause"}
     if gain is not None and cause not in once_in_an_epoch | in_the_model:
         assert GAIN <= gain <= run.potential * 1.001
+
+
+def cold(cold_s: float, warm_s: float, *, dropped: bool = True) -> Probes:
+    size = 8 << 20
+    return Probes(cold=Cold(8, size, size if dropped else 0, (cold_s / 8,) * 8, (warm_s / 8,) * 8))
+
+
+def test_files_that_are_slow_with_their_pages_dropped_tell_a_first_touch_from_a_slow_disk() -> None:
+    """Half a megabyte a sample from storage: 50 ms cold by the files themselves, next to nothing warm."""
+    made_cold = slow(6e-2, blocked_s=5.5e-2, process_cpu_s=5e-3, disk_bytes=5e5, read_bytes=5e5)
+    run = waiting(real=made_cold, probes=cold(0.8, 0.002), workers=0, epochs=5)
+    names = [item.name for item in found(run)["cold-cache"].evidence]
+    assert "files read with their pages dropped" in names
+    warm_too = dataclasses.replace(run, probes=cold(0.8, 0.75))
+    assert "cold-cache" not in found(warm_too)
+    not_dropped = dataclasses.replace(run, probes=cold(0.8, 0.002, dropped=False))
+    assert "cold-cache" not in found(not_dropped)
+
+
+def test_confidence_falls_with_the_spread_of_what_it_rests_on() -> None:
+    names = ("step", "compute", "loader", "made")
+    calm, loud = (dict.fromkeys(names, value) for value in (0.01, 0.5))
+    collates: dict[str, Any] = {"real": slow(5e-3, collate_s=4.8e-3), "probes": Probes(default_collate=False)}
+    sure, unsure = (found(waiting(**collates, errors=errors))["collate"].confidence for errors in (calm, loud))
+    assert 0.5 < unsure < sure <= 0.99
 
 
 def test_every_cause_but_the_two_good_answers_has_a_rule() -> None:

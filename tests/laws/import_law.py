@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-FOUNDATIONS = {"errors", "records", "knobs"}
+FOUNDATIONS = {"errors", "records", "knobs", "sizes"}
 DOCTOR = ["observe", "attribute", "diagnose", "advise", "trial", "decide", "report"]
 LOADER = ["source", "order", "fetch", "assemble", "deliver"]
 
@@ -16,6 +16,7 @@ BESIDE = {
     "errors": set[str](),
     "records": set[str](),
     "knobs": {"errors", "records"},
+    "sizes": {"errors"},
     "sim": set[str](),
     "ledger": set[str](),
     "predict": {"attribute"},

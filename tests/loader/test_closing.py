@@ -29,9 +29,19 @@ def left() -> dict[str, Any]:
         "os threads": process.num_threads(),
         "processes": len(process.children(recursive=True)),
         "descriptors": process.num_fds(),
-        "shm": sorted(str(path) for path in Path("/dev/shm").glob("torch*")),
+        "shm": _segments({process.pid, *(child.pid for child in process.children(recursive=True))}),
         "mappings": sum(".npy" in mapping.path for mapping in process.memory_maps()),
     }
+
+
+BEFORE = {path.name for path in Path("/dev/shm").glob("torch_*")}
+
+
+def _segments(ours: set[int]) -> list[str]:
+    """Shared memory of this process, of its children, and of processes that are gone; others may have theirs."""
+    names = {path.name for path in Path("/dev/shm").glob("torch_*")} - BEFORE
+    pids = {name: int(name.split("_")[1]) for name in names}
+    return sorted(name for name, pid in pids.items() if pid in ours or not psutil.pid_exists(pid))
 
 
 @pytest.fixture

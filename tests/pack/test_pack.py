@@ -30,7 +30,7 @@ from stoker.pack.kinds import plan_for
 from stoker.pack.plan import Options
 from stoker.pack.staging import MANIFEST, verify
 
-law = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+law = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 MEMORY = 2 << 30
 
 

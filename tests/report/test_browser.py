@@ -141,7 +141,7 @@ def test_strings_of_a_record_stay_strings(browser: Browser, run: Path, tmp_path:
         poisoned(diagnosis), verdict=f"healthy{ATTACK}", notes=(*diagnosis.notes, f"note{ATTACK}")
     )
     text = run_page.html(diagnosis, poisoned(went), f"{seen.run}{ATTACK}", [*seen.command, ATTACK])
-    assert ATTACK not in text
+    assert text.count(ATTACK) == 0  # a comparison that pytest does not explain: the page is a megabyte
     with opened(browser, write(tmp_path, text)) as page:
         page.wait_for_timeout(200)
         assert page.evaluate("typeof window.hacked") == "undefined"
@@ -156,11 +156,19 @@ def test_strings_of_a_record_stay_strings(browser: Browser, run: Path, tmp_path:
 
 def test_strings_of_a_tuning_stay_strings(browser: Browser, tmp_path: Path) -> None:
     text = tune_page.html(poisoned(tuning()), f"run{ATTACK}", [ATTACK], f"# record {ATTACK}")
-    assert ATTACK not in text
+    assert text.count(ATTACK) == 0  # a comparison that pytest does not explain: the page is a megabyte
     with opened(browser, write(tmp_path, text)) as page:
         assert page.evaluate("typeof window.hacked") == "undefined"
         assert page.locator("img").count() == 0
         assert ATTACK in page.locator("pre").last.inner_text()
+
+
+def test_a_tuning_without_predictions_or_noise_is_drawn_in_silence(browser: Browser, tmp_path: Path) -> None:
+    made = tuning()
+    trials = tuple(dataclasses.replace(trial, predicted_ratio=None) for trial in made.trials)
+    made = dataclasses.replace(made, trials=trials, noise=None, goal=None)
+    with opened(browser, write(tmp_path, tune_page.html(made, "run", ["train.py"], "# Decision"))) as page:
+        assert set(drawn(page)) == {"chart-trials"}
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 400)])

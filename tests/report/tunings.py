@@ -1,6 +1,21 @@
 """A tuning, written by hand: one trial of each decision."""
 
-from stoker.records import Files, Final, Goal, Noise, Reference, Trial, Tuning
+from stoker.records import (
+    Alternative,
+    Candidate,
+    Evidence,
+    Files,
+    Final,
+    Finding,
+    Goal,
+    Machine,
+    Noise,
+    PhysicalLimits,
+    Reference,
+    Trial,
+    Tuning,
+    TuningContext,
+)
 
 
 def tuning() -> Tuning:
@@ -17,4 +32,36 @@ def tuning() -> Tuning:
         final=Final({"num_workers": 2}, 1.62, 1.5, 1.75),
         goal=Goal(60.0, True, "steps alone take 41 s"),
         files=Files("decision.md", "stoker.toml", "report.html"),
+        context=TuningContext(
+            ("python", "train.py", "--lr", "1"),
+            0.0,
+            Machine(2, None, 24 << 30, None),
+            "sim",
+            None,
+            69,
+            14.8,
+            600,
+            480.0,
+            31,
+            "all was tried",
+        ),
+        limits=PhysicalLimits(5300.0, 30_000.0, "the loader", 2.1),
+        findings=(finding(),),
+        alternatives=(Alternative("keep it in RAM", "no reads", "198 MB"),),
+        median_prediction_error=0.12,
+    )
+
+
+def finding() -> Finding:
+    advice = Candidate("code", "fetch whole batches", None, None, "def __getitems__", "low", False, "next run")
+    return Finding(
+        "per-item-fetch",
+        0.7,
+        3.0,
+        0.9,
+        (Evidence("Python for one sample", 92e-6, "s"),),
+        "fetch",
+        "train.py:46",
+        None,
+        (advice,),
     )

@@ -33,6 +33,9 @@ def train_workers(seen: Observation, track: Track, named: Attribution) -> list[W
     ours = {pid for bench in track.probes.benches for pid in bench.pids}
     trains = {one.loader for one in named.passes if one.is_train}
     found = [worker for worker in seen.workers if worker.pid not in ours]
+    if len(seen.tracks) > 1:  # other ranks have workers of the same numbers
+        own = [worker for worker in found if track.pid in (worker.parent, worker.pid)]
+        found = own or found
     return [worker for worker in found if worker.worker is None or worker.loader in trains]
 
 

@@ -1,6 +1,7 @@
 """Everything the doctor says about a run, as one record; still without a judgement."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
@@ -36,7 +37,7 @@ def summarise(seen: Observation, track: Track, named: Attribution, prediction: P
     ours = {pid for bench in track.probes.benches for pid in bench.pids}
     return Diagnosis(
         wall_s=named.wall_s,
-        steps=len(named.steps),
+        steps=len(named.steps) + sum(window.batches for window in track.probes.windows),
         epochs=_epochs(named),
         steps_per_epoch=next((one.length for one in primary), None),
         samples_per_s=size / steady.mean_step_s if steady and size and steady.mean_step_s else None,
@@ -76,12 +77,20 @@ def overhead_share(track: Track, named: Attribution) -> float | None:
 
 
 def _epoch_s(track: Track, named: Attribution) -> tuple[float, ...]:
-    """Whole training epochs, from one's start to the next, the last to the end of the script's own code."""
+    """Whole training epochs, from one's start to the next, the last to the end of the script's own code.
+
+    Not those in which experiments stood for some of the steps.
+    """
     train = [one for one in named.passes if one.is_train and one.batches]
     train = [one for one in train if one.loader == train[0].loader]
     exits = [time_ns for time_ns, code in zip(track.times_ns, track.codes, strict=True) if code == Kind.EXIT << 1]
     ends = [one.start_ns for one in train[1:]] + exits[:1]
-    return tuple((end - one.start_ns) / 1e9 for one, end in zip(train, ends, strict=False) if one.is_whole)
+    tried = any(window.batches for window in track.probes.windows)
+    return tuple(
+        (end - one.start_ns) / 1e9
+        for one, end in zip(train, ends, strict=False)
+        if one.is_whole and (one.batches == one.length or not tried)
+    )
 
 
 def _epochs(named: Attribution) -> int:
@@ -172,10 +181,14 @@ def _memory(track: Track, meters: Sequence[Meter]) -> Memory:
 
 
 def _device(track: Track, named: Attribution, meters: Sequence[Meter]) -> Device:
+    step_s = statistics.median(track.device_step_us) / 1e6 if track.device_step_us else None
     if track.device_busy_ns is not None:
-        return Device(track.device or "device", track.device_busy_ns / 1e9 / named.wall_s)
+        return Device(track.device or "device", track.device_busy_ns / 1e9 / named.wall_s, step_s)
     busy = [meter.device_busy_share for meter in meters if meter.device_busy_share is not None]
-    return Device(track.device or "cpu", math.fsum(busy) / len(busy) if busy and track.device else None)
+    share = math.fsum(busy) / len(busy) if busy and track.device else None
+    if share is None and step_s is not None:  # no meter: as far as the marked work of steps goes
+        share = min(math.fsum(track.device_step_us) / 1e6 / named.wall_s, 1.0)
+    return Device(track.device or "cpu", share, step_s)
 
 
 def _use(seen: Observation, track: Track) -> MachineUse:
@@ -235,12 +248,17 @@ def _notes(seen: Observation, track: Track, named: Attribution) -> tuple[str, ..
     for loader in sorted({cut.loader for cut in track.cuts}):
         cuts = [cut for cut in track.cuts if cut.loader == loader]
         of = f" of {cuts[0].length}" if cuts[0].length else ""
-        notes.append(f"loader {loader}: {len(cuts)} epochs ended early, after {cuts[0].batches}{of} batches")
+        notes.append(
+            f"loader {loader}: {len(cuts)} epochs ended early, after {cuts[0].batches + cuts[0].aside}{of} batches"
+        )
     if seen.ended_by_doctor:
         notes.append("the run was ended when enough had been seen")
     saved = [note.partition(": ")[2] for note in track.notes]
     if saved:
         notes.append(f"torch.save was timed on scratch files; your checkpoints are untouched: {', '.join(saved)}")
+    if track.made and not seen.whole:
+        some = ", ".join(track.made[:3]) + (" …" if len(track.made) > 3 else "")  # noqa: PLR2004  a few are enough
+        notes.append(f"the script itself wrote {len(track.made)} new files; they are a shortened run's: {some}")
     if named.steps and not any(one.is_train for one in named.passes):
         notes.append("no DataLoader trained; data_wait is the gap before the forward pass")
     if seen.interrupted:

@@ -4,18 +4,30 @@ import difflib
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
 
 import click
 
 from stoker.errors import StokerError
 
-VERBS = ("doctor", "tune", "run", "watch", "predict", "bench", "report", "compare", "ui", "demo", "pack")
+# With what `stoker --help` says of each: it answers at once, because no verb has to be imported for it.
+VERBS = {
+    "doctor": "Find out where the time of a training goes, and why.",
+    "tune": "Try knobs against your own configuration, keep what is proven faster.",
+    "run": "Train with other knobs, the script untouched.",
+    "watch": "A real training, live in the terminal.",
+    "predict": "What if: the step, the epoch and the memory with other knobs.",
+    "bench": "A data set's ceilings, and how well its shuffle mixes.",
+    "report": "A recorded run or tuning again, in any form.",
+    "compare": "Two recorded runs side by side.",
+    "ui": "Runs, decisions and data sets in the browser.",
+    "demo": "One of five real investigations, end to end.",
+    "pack": "Write a data set anew, in shards that load at memory speed.",
+}
 INTERRUPTED = 130
 
 
 class _Verbs(click.Group):
-    """A group that imports a verb's module when the verb is called or listed; none of them imports torch."""
+    """A group that imports a verb's module when the verb is called; none of them imports torch."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -26,6 +38,10 @@ class _Verbs(click.Group):
         command = getattr(import_module(f"stoker.commands.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -38,7 +54,7 @@ class _Verbs(click.Group):
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("stoker"), prog_name="stoker")
+@click.version_option(package_name="stoker", prog_name="stoker")
 def stoker() -> None:
     """Find out why a PyTorch training is slow, prove it, fix it, and write the decision down."""
 

@@ -33,7 +33,7 @@ def bench(
     seconds: float,
     json_path: Path | None,
 ) -> None:
-    r"""Measure how fast DATA can be loaded, and how well it is shuffled. DATA: files, directories or globs.
+    """Measure how fast DATA can be loaded, and how well it is shuffled. DATA: files, directories or globs.
 
     \b
         stoker bench 'shards/*.npy' --batch-size 750
@@ -42,7 +42,7 @@ def bench(
     One table: a plain copy of as many bytes (the limit of this machine); in file order, shuffled in windows, fully
     random; cold (files taken out of memory first) and warm; pairs of a batch from the same block or file against a
     uniform shuffle, where 1 is as good as it gets; and the entropy of the label inside a batch.
-    """
+    """  # noqa: D301  click's own mark is a backspace
     from rich.console import Console
 
     from stoker.loader.ceilings import Plan, measure

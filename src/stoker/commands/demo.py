@@ -32,7 +32,7 @@ NEEDS = {
 STOKER = [sys.executable, "-m", "stoker"]
 DOCTOR_CODES = (0, TooFewStepsError.exit_code)  # a tiny --scale may be too little to judge; the rest still holds
 TUNE_CODES = (*DOCTOR_CODES, UsageError.exit_code)  # so may the budget be for one comparison, on a busy machine
-STEADY = "3s"  # of each run that tune compares: enough for the small cases, and many runs fit the budget
+STEADY = "2s"  # of each run that tune compares: enough for the small cases, and many runs fit the budget
 STOP_LIMIT_S = 30.0  # the doctor still writes what it saw; ended before that, it would leave the training behind
 
 
@@ -114,7 +114,7 @@ def tune(run: Demo) -> None:
     """Try knobs on the slow script, script untouched."""
     if run.tune_budget == "0":
         return
-    command = [*STOKER, "tune", "--budget", run.tune_budget, "--steady", STEADY, "--keep-results"]
+    command = [*STOKER, "tune", "--findings", "last", "--budget", run.tune_budget, "--steady", STEADY, "--keep-results"]
     command += ["--json", str(run.home / "tune.json")]
     _run(run, "tune", [*command, "--", *_slow(run, "tuned")], TUNE_CODES)
 

@@ -16,7 +16,7 @@ from stoker.attribute.summary import summarise
 from stoker.commands import pages
 from stoker.diagnose import diagnose as judge
 from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError
-from stoker.ledger import Ledger, Row
+from stoker.ledger import HOME, Ledger, Row
 from stoker.predict import epoch_parts, forecast
 from stoker.records import Attribution, Course, Diagnosis, Observation
 
@@ -30,7 +30,11 @@ INTERRUPTED = 130
 @click.option("--whole", is_flag=True, help="Let every epoch run to its end, and write checkpoints where they belong.")
 @click.option("--observe-only", is_flag=True, help="Only watch: no experiments inside the run, so no ceilings.")
 @click.option(
-    "--budget", default=60.0, show_default=True, type=click.FloatRange(1), help="Seconds of training to watch."
+    "--budget",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(1),
+    help="Seconds of training to watch; experiments take at most half of them.",
 )
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path), help="Also write the report as JSON to this file."
@@ -50,7 +54,7 @@ def doctor(
     out: Path | None,
     command: tuple[str, ...],
 ) -> int:
-    r"""Find out where the time of a training goes. COMMAND is how you start it, after two dashes:
+    """Find out where the time of a training goes. COMMAND is how you start it, after two dashes:
 
     \b
         stoker doctor -- python train.py --lr 0.1
@@ -58,24 +62,29 @@ def doctor(
         stoker doctor train.py
 
     Nothing in the script has to change. By default each epoch ends early once enough of it was seen, checkpoints go to
-    a scratch file, and the run ends after a few short epochs: a minute is enough to forecast hours. Everything is kept
-    in .stoker/ for `stoker report`, with the extra `report` also as a page with pictures, report.html.
+    a scratch file, and the run ends after a few short epochs: a minute is enough to forecast hours. Experiments inside
+    the run tell a cause from its symptom; the loop still gets every batch once and in order. Everything is kept in
+    .stoker/ for `stoker report`, with the extra `report` also as a page with pictures, report.html.
 
     Exit codes: 0 done, 2 wrong usage, 3 the script failed, 4 too few steps to judge, 130 interrupted.
-    """
+    """  # noqa: D301  click's own mark is a backspace
     from stoker.observe.launch import launch, resolve
-    from stoker.observe.options import Options
+    from stoker.observe.options import BUDGET_SHARE, Options
+    from stoker.observe.originals import recover
 
     words = resolve(command)
+    recover(HOME)
     ledger = Ledger()
     row = ledger.open_run(words, out)
     options = Options(whole=whole, steps=steps, budget_s=budget, path_before=_path_before(), probe=not observe_only)
-    live = Live(row)
+    live = Live(row, budget * BUDGET_SHARE if options.probe and not whole else 0.0)
     ended = launch(words, row.directory.resolve(), options, live.tick)
     live.clear()
-    seen, diagnosis, went = depict(row.directory)
+    seen, named, diagnosis = _follow(row.directory)
+    went = course(seen, seen.tracks[0], named)
     problem = _problem(seen, diagnosis, ended.code, steps)
     _report(diagnosis, row, json_path)
+    _keep_columns(seen, named, row)
     if diagnosis.steps and not no_html:
         pages.offer_run(seen, diagnosis, went, [row.directory / pages.NAME, *([html_path] if html_path else [])])
     state = _state(ended.interrupted, problem)
@@ -185,19 +194,30 @@ def _report(diagnosis: Diagnosis, row: Row, json_path: Path | None) -> None:
         data.write(text, json_path)
 
 
+def _keep_columns(seen: Observation, named: Attribution, row: Row) -> None:
+    """Steps and meters as tables, beside the rest of the run."""
+    from stoker.report import columns
+
+    try:
+        columns.write(named.steps, seen.meters, seen.start_ns, row.directory)
+    except OSError as error:
+        print(f"stoker: the tables of steps and meters could not be kept: {error}", file=sys.stderr)
+
+
 class Live:
     """One line about how far the run is: rewritten on a terminal, every few seconds when piped."""
 
     PIPED_S = 10.0
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Row, tries_s: float) -> None:
         from stoker.observe.progress import Progress
 
         self._progress = Progress(row.directory)
         self._directory = row.directory
         self._started = self._said = time.monotonic()
         self._tty = sys.stderr.isatty()
-        print(f"stoker: watching; records go to {row.directory}", file=sys.stderr)
+        tries = f"; experiments take at most {tries_s:.0f} s" if tries_s else ""
+        print(f"stoker: watching; records go to {row.directory}{tries}", file=sys.stderr)
 
     def tick(self) -> None:
         """Called about twice a second."""

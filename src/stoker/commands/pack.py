@@ -66,9 +66,9 @@ def pack(sources: tuple[str, ...], destination: Path, **given: Any) -> None:
 
 
 def _bytes(option: str, text: str) -> int:
-    from stoker.loader.units import parse_bytes
+    from stoker.sizes import parse_bytes
 
-    return parse_bytes(text, option)
+    return parse_bytes(text, option, least_bytes=1 << 20)
 
 
 def _plan(sources: tuple[str, ...], given: dict[str, Any], memory_bytes: int) -> "Plan":

@@ -13,7 +13,11 @@ from stoker.records import Value, WhatIf
 @click.command()
 @click.argument("run")
 @click.option(
-    "--set", "settings", multiple=True, metavar="KNOB=VALUE", help="num_workers, prefetch_factor or batch_size."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KNOB=VALUE",
+    help="num_workers, prefetch_factor, persistent_workers or batch_size.",
 )
 @click.option("--cores", type=click.FloatRange(min=0, min_open=True), help="With another number of cores.")
 @click.option(
@@ -31,7 +35,7 @@ def predict(
     latency: float,
     json_path: Path | None,
 ) -> int:
-    r"""Simulate RUN (a name, or `last`) with other knobs, from what its workers and its steps took:
+    """Simulate RUN (a name, or `last`) with other knobs, from what its workers and its steps took:
 
     \b
         stoker predict last --set num_workers=8
@@ -39,7 +43,7 @@ def predict(
 
     A simulation of workers, shared cores, prefetch and in-order delivery; it knows nothing of what it has not seen.
     `stoker tune` measures.
-    """
+    """  # noqa: D301  click's own mark is a backspace
     from rich.console import Console
 
     from stoker.commands.run import parse_settings
@@ -63,7 +67,7 @@ def simulate(
     from stoker.attribute import attribute
     from stoker.observe.readback import read
     from stoker.predict import epoch_parts
-    from stoker.predict.pipeline import step_s
+    from stoker.predict.pipeline import epoch_step_s, step_s
     from stoker.predict.whatif import changed, measured
 
     seen = read(directory)
@@ -75,16 +79,15 @@ def simulate(
     assert named.steady is not None, "a measured pipeline has steady steps"
     size = knobs.get("batch_size")
     factor = size / facts.batch_size if isinstance(size, int) and facts.batch_size else 1.0
-    as_is_s = step_s(pipeline)
-    step_ratio = step_s(other) / as_is_s
+    step_ratio = epoch_step_s(other) / epoch_step_s(pipeline)
     parts = epoch_parts(named)
-    rest_s = parts.total_s - parts.steady_s if parts else 0.0
+    steps_s = parts.first_batch_s + parts.head_s + parts.steady_s if parts else 0.0
     return WhatIf(
         knobs=dict(knobs),
         measured_step_s=named.steady.mean_step_s,
-        simulated_step_s=as_is_s,
+        simulated_step_s=step_s(pipeline),
         step_s=named.steady.mean_step_s * step_ratio,
         ratio=factor / step_ratio,
-        epoch_s=rest_s + parts.steady_s * step_ratio / factor if parts else None,
+        epoch_s=parts.total_s + steps_s * (step_ratio / factor - 1) if parts else None,
         memory_bytes=other.memory_bytes,
     )

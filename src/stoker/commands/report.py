@@ -75,7 +75,7 @@ def _tuning(directory: Path, wanted: dict[str, Path]) -> None:
     except (OSError, ValueError) as error:
         raise UsageError(f"{directory / 'tuning.json'} cannot be read: {error}") from error
     command = next((row.command for row in Ledger().runs() if row.directory.resolve() == directory.resolve()), ())
-    record = decision.markdown(tuning, command)
+    record = decision.markdown(tuning)
     if "json" in wanted:
         _write(data.dumps(tuning), wanted["json"])
     if "md" in wanted:

@@ -5,6 +5,7 @@ import os
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -21,25 +22,30 @@ from stoker.records import Value
 @click.option("--with", "file", type=click.Path(path_type=Path), help="A stoker.toml, as `stoker tune` writes it.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run(settings: tuple[str, ...], file: Path | None, command: tuple[str, ...]) -> int:
-    r"""Train with other knobs, without touching the script. COMMAND is how you start it, after two dashes:
+    """Train with other knobs, without touching the script. COMMAND is how you start it, after two dashes:
 
     \b
         stoker run --set num_workers=4 -- python train.py --lr 0.1
         stoker run --with stoker.toml -- python train.py
 
+    What was kept for a {placeholder} of the command goes there again; a config file is read as a changed copy.
     Stoker only sets the knobs and is then gone: process, output, signals and exit code are the script's own.
     A knob that cannot be set where it is wanted is said on stderr, and the script goes on without it.
-    """
+    """  # noqa: D301  click's own mark is a backspace
     from stoker.observe.launch import prepare, resolve
     from stoker.observe.options import Options
 
-    knobs = {**(read_settings(file) if file else {}), **parse_settings(settings)}
-    if not knobs:
-        raise UsageError("no knob was given; write --set num_workers=4, or --with stoker.toml")
+    kept = read_settings(file) if file else Kept({}, {}, None)
+    knobs = {**kept.knobs, **parse_settings(settings)}
     words = resolve(command)
+    if not (knobs or kept.others):
+        raise UsageError("no knob was given; write --set num_workers=4, or --with stoker.toml")
+    if kept.others:
+        words = _filled(words, kept, _place({**knobs, **kept.others}))
     options = Options(observe=False, whole=True, path_before=os.environ.get("PYTHONPATH"), knobs=knobs)
     environment = prepare(words, _place(knobs), options)
-    print(f"stoker: running with {', '.join(f'{name}={value}' for name, value in knobs.items())}", file=sys.stderr)
+    shown = ", ".join(f"{name}={value}" for name, value in {**knobs, **kept.others}.items())
+    print(f"stoker: running with {shown}", file=sys.stderr)
     sys.stdout.flush()
     os.execvpe(words[0], words, {**os.environ, **environment})  # noqa: S606  the process becomes the user's
 
@@ -55,8 +61,17 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Value]:
     return knobs
 
 
-def read_settings(file: Path) -> dict[str, Value]:
-    """The knobs of a stoker.toml."""
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a stoker.toml holds: knobs for the attach, and those of the command's places and of its config file."""
+
+    knobs: dict[str, Value]
+    others: dict[str, Value]
+    config: Path | None
+
+
+def read_settings(file: Path) -> Kept:
+    """The settings of a stoker.toml."""
     try:
         table = tomllib.loads(file.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -64,7 +79,24 @@ def read_settings(file: Path) -> dict[str, Value]:
     knobs = table.get("knobs")
     if not isinstance(knobs, dict):
         raise UsageError(f"{file} has no [knobs] table; expected lines such as num_workers = 4 below it")
-    return {name: find(name).check(value) for name, value in knobs.items()}
+    places, configs = table.get("placeholders", {}), table.get("config", {})
+    if not isinstance(places, dict) or not isinstance(configs, dict) or len(configs) > 1:
+        raise UsageError(f"{file} has no legal [placeholders] or [config] table; let `stoker tune` write it")
+    path = next(iter(configs), None)
+    keys = dict(configs[path]) if path is not None else {}
+    attached = {name: find(name).check(value) for name, value in knobs.items()}
+    return Kept(attached, {**places, **keys}, None if path is None else Path(path))
+
+
+def _filled(words: Sequence[str], kept: Kept, place: Path) -> list[str]:
+    """The command with what was kept in its places, and a changed copy of its config file."""
+    from stoker.trial.command import Command
+
+    command = Command(words, kept.config)
+    unused = [name for name in kept.others if name not in command.placeholders and not command.has_key(name)]
+    if unused:
+        raise UsageError(f"{unused[0]} has no place in the command; write {{{unused[0]}}} where `stoker tune` had it")
+    return list(command.with_knobs(kept.others, place).words)
 
 
 def _place(knobs: Mapping[str, Value]) -> Path:

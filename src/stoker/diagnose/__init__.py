@@ -3,14 +3,16 @@
 import dataclasses
 from collections.abc import Sequence
 
-from stoker.diagnose import compute, data, feeding, loop, ranks
-from stoker.diagnose.causes import CAUSES, RANK
-from stoker.diagnose.facts import GAIN, Facts, gather
+from stoker.diagnose import compute, data, feeding, loop, ranks, reading
+from stoker.diagnose.causes import CAUSES, GAIN, RANK
+from stoker.diagnose.facts import Facts, gather
 from stoker.records import Attribution, Ceilings, Diagnosis, Finding, Observation, Track
 
-RULES = (*data.RULES, *feeding.RULES, *loop.RULES, *compute.RULES, *ranks.RULES)
-INPUT = {rule.__name__.replace("_", "-") for rule in (*data.RULES, *feeding.RULES)}
+RULES = (*data.RULES, *reading.RULES, *feeding.RULES, *loop.RULES, *compute.RULES, *ranks.RULES)
+INPUT = {rule.__name__.replace("_", "-") for rule in (*data.RULES, *reading.RULES, *feeding.RULES)}
 """Causes that make the loop wait for data: they share one gain."""
+SURE = 0.6
+"""A finding that is less likely than this is not made: a coin says as much."""
 ALIKE = 0.6
 """Of two findings, the more specific goes first if its gain is at least this share of the other's."""
 
@@ -45,24 +47,29 @@ ONCE = {"worker-respawn", "dataset-pickle", "checkpoint-stall", "validation-stal
 
 
 def _matters(one: Finding) -> bool:
-    """Worth a change: it brings speed, or averts a kill."""
-    return one.gain_max is None or one.gain_max >= GAIN
+    """Worth a change: it brings speed, or averts a kill, and it is more than noise."""
+    return (one.gain_max is None or one.gain_max >= GAIN) and one.confidence >= SURE
 
 
 def order(found: Sequence[Finding], facts: Facts) -> list[Finding]:
     """Largest gain first; among about equal gains the more specific cause."""
     left, ordered = list(found), []
     while left:
-        most = max((one.gain_max or 1.0) - 1 for one in left)
-        near = [one for one in left if (one.gain_max or 1.0) - 1 >= ALIKE * most]
+        most = max(_worth(one) for one in left)
+        near = [one for one in left if _worth(one) >= ALIKE * most]
         first = min(near, key=lambda one: _rank(one, facts))
         ordered.append(first)
         left.remove(first)
     return ordered
 
 
+def _worth(one: Finding) -> float:
+    """What can be expected of it: its gain, by how likely it is."""
+    return ((one.gain_max or 1.0) - 1) * one.confidence
+
+
 def _rank(one: Finding, facts: Facts) -> float:
-    if one.cause == "cold-cache" and not data.keeps_up_when_warm(facts):
+    if one.cause == "cold-cache" and not reading.keeps_up_when_warm(facts):
         return RANK["request-latency"] + 0.5  # not only the first epoch is slow
     return float(RANK[one.cause])
 

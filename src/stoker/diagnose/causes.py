@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 
+from stoker.diagnose import noise
 from stoker.records import Evidence, Finding
+
+GAIN = 1.05
+"""Below this a finding is not worth a change (CAUSES: healthy)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +205,19 @@ def finding(
     cause: str,
     *evidence: tuple[str, float | str | None, str],
     gain: float | None,
+    off: float,
+    sure: float = noise.CERTAIN,
     share: float | None = None,
-    confidence: float = 0.9,
     place: str | None = None,
 ) -> Finding:
-    """A finding in the words of its cause; evidence that was not measured is left out."""
+    """A finding in the words of its cause; evidence that was not measured is left out.
+
+    `off` is the error of the gain, and `sure` the probability that what tells the cause from its neighbours holds.
+    """
     assert cause in CAUSES, f"{cause} is not in the closed list"
     known = tuple(Evidence(name, value, unit) for name, value, unit in evidence if value is not None)
     if share is None and gain is not None:
         share = 1 - 1 / gain
+    sure = max(sure, noise.UNTRIED)  # of two neighbours, the one that the measurement is for
+    confidence = sure if gain is None else min(noise.likely(gain, GAIN, off), sure)
     return Finding(cause, share, gain, confidence, known, CAUSES[cause].fix, place)

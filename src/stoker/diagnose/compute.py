@@ -1,7 +1,10 @@
 """Causes in the model's own work: precision, padding, shapes, compiling, and no cause at all."""
 
-from stoker.diagnose.causes import finding
-from stoker.diagnose.facts import GAIN, Facts
+import math
+
+from stoker.diagnose import noise
+from stoker.diagnose.causes import GAIN, finding
+from stoker.diagnose.facts import Facts
 from stoker.records import Finding
 
 HALF_SPEED_UP = 8.0
@@ -36,7 +39,8 @@ def no_mixed_precision(facts: Facts) -> Finding | None:
         ("TF32", "off", ""),
         ("device busy in a step", busy, "share"),
         gain=gain,
-        confidence=0.7,
+        off=facts.off("step", "compute"),
+        sure=noise.likely(fp32, 0.5, noise.LEAST),
     )
 
 
@@ -48,7 +52,9 @@ def padding(facts: Facts) -> Finding | None:
     gain = facts.loop_gain(0.0) if facts.is_data_bound else 1 / (1 - share * min(facts.compute_s / facts.step_s, 1.0))
     if gain < GAIN or share < 0.1:  # noqa: PLR2004
         return None
-    return finding("padding", ("elements that only fill up", share, "share"), gain=gain, confidence=0.8)
+    return finding(
+        "padding", ("elements that only fill up", share, "share"), gain=gain, off=facts.off("step", "compute")
+    )
 
 
 def recompile(facts: Facts) -> Finding | None:
@@ -67,11 +73,12 @@ def recompile(facts: Facts) -> Finding | None:
         ("compiling", spent_s, "s"),
         ("different shapes of batches", _number(facts.probes.shapes), ""),
         gain=gain,
+        off=noise.LEAST,
     )
 
 
 def autotune_shapes(facts: Facts) -> Finding | None:
-    """Time against the novelty of shapes: a replayed shape is known."""
+    """Time against the novelty of shapes: one batch again and again has a known one."""
     shapes, looked = facts.probes.shapes, facts.probes.shaped_batches
     if not shapes or not looked or not facts.compute_s or (facts.probes.recompiles or 0) >= RECOMPILES:
         return None
@@ -79,16 +86,21 @@ def autotune_shapes(facts: Facts) -> Finding | None:
         return None
     if shapes / looked < NOVEL or shapes < 8 or facts.is_data_bound:  # noqa: PLR2004
         return None
-    ratio = facts.step_s / facts.compute_s
+    known = [replay.seconds / replay.steps for replay in facts.probes.replays if replay.known and replay.steps]
+    if not known:
+        return None
+    known_s = math.fsum(known) / len(known)
+    ratio = facts.step_s / known_s
     if ratio < NEW_SHAPE:
         return None
     return finding(
         "autotune-shapes",
         ("batches with a new shape", shapes / looked, "share"),
         ("a step with a new shape", facts.step_s, "s"),
-        ("a step with a known one", facts.compute_s, "s"),
+        ("a step with a known one", known_s, "s"),
         ("cudnn.benchmark", "on" if facts.probes.cudnn_benchmark else "off", ""),
         gain=ratio,
+        off=noise.together(facts.off("step"), noise.error(known)),
     )
 
 
@@ -105,8 +117,11 @@ def compute_bound(facts: Facts) -> Finding | None:
         ("a real step", facts.step_s, "s"),
         ("device busy in it", facts.device_step_s, "s"),
         gain=None,
+        off=facts.off("step", "compute"),
+        sure=noise.likely(facts.compute_s, FILLS * facts.step_s, facts.off("step", "compute"))
+        if not fills
+        else noise.CERTAIN,
         share=min(facts.compute_s / facts.step_s, 1.0),
-        confidence=0.9,
     )
 
 

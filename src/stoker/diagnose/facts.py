@@ -1,10 +1,12 @@
 """What the rules look at: a run's numbers, each computed once, in seconds, bytes and shares; None is unknown."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from stoker.attribute.steady import quantile
+from stoker.diagnose import noise
+from stoker.diagnose.causes import GAIN
 from stoker.records import (
     Attribution,
     Diagnosis,
@@ -23,6 +25,10 @@ MADE_SHARE = 0.5
 """Making a batch, divided by the workers, must take at least this share of a computed step to be why it is late."""
 ALONE_SHARE = 0.2
 """… and at least this share with the cores to itself: below, others who use the machine are why."""
+MOSTLY_MAKING = 0.5
+"""Workers that make batches for this share of the time are what the loop waits for: a drain asks more of them."""
+IDLE_CORES = 0.4
+"""Less than this is no idle core, just a gap."""
 FEWEST_BATCHES = 2
 
 
@@ -44,6 +50,7 @@ class Production:
     mean_net_s: float
     mean_cpu_s: float  # of all threads
     read_bytes: float
+    disk_bytes: float
     net_bytes: float
     opens: float
     requests: float
@@ -60,9 +67,19 @@ class Production:
         return max(self.blocked_s - beside, 0.0) / self.net_s if self.net_s else 0.0
 
     @property
+    def taken_bytes(self) -> float:
+        """Bytes that were read for one sample, from files, pages or sockets."""
+        return max(self.read_bytes, self.disk_bytes) + self.net_bytes
+
+    @property
     def collate_share(self) -> float:
         """The share of making that puts samples together."""
         return self.collate_s / self.wall_s if self.wall_s else 0.0
+
+
+def net_s(batch: WorkerBatch) -> float:
+    """Seconds for one sample, without waiting for a core."""
+    return max((batch.end_ns - batch.begin_ns) / 1e9 - batch.queued_s, batch.user_s + batch.system_s) / batch.samples
 
 
 def production(batches: Sequence[WorkerBatch]) -> Production | None:
@@ -78,10 +95,7 @@ def production(batches: Sequence[WorkerBatch]) -> Production | None:
         return math.fsum(float(getattr(batch, name)) for batch in made) / sum(batch.samples for batch in made)
 
     wall = [(batch.end_ns - batch.begin_ns) / 1e9 / batch.samples for batch in made]
-    net = [
-        max((batch.end_ns - batch.begin_ns) / 1e9 - batch.queued_s, batch.user_s + batch.system_s) / batch.samples
-        for batch in made
-    ]
+    net = [net_s(batch) for batch in made]
     return Production(
         batches=len(made),
         samples=quantile([float(batch.samples) for batch in made], 0.5),
@@ -97,6 +111,7 @@ def production(batches: Sequence[WorkerBatch]) -> Production | None:
         mean_net_s=math.fsum(net) / len(net),
         mean_cpu_s=mean("process_cpu_s"),
         read_bytes=mean("read_bytes"),
+        disk_bytes=mean("disk_bytes"),
         net_bytes=mean("net_bytes"),
         opens=mean("opens"),
         requests=mean("requests"),
@@ -132,6 +147,25 @@ class Facts:
     makers: tuple[WorkerTrack, ...]
     benches: dict[str, tuple[WorkerBatch, ...]]
     epochs: int
+    errors: Mapping[str, float] = field(default_factory=dict)
+
+    # ---- noise
+
+    def off(self, *figures: str) -> float:
+        """The error of what rests on these figures: step, compute, loader, made, a bench's label, or a rate's name."""
+        return noise.together(*(self._error(name) for name in figures))
+
+    def _error(self, name: str) -> float:
+        if name in self.errors:
+            return self.errors[name]
+        rows = [net_s(row) for row in self.benches.get(name, ()) if row.samples]
+        rates = [bench.seconds for bench in self.probes.benches if bench.name == name and bench.seconds]
+        return noise.error(rows or rates)
+
+    @property
+    def data_off(self) -> float:
+        """The error of a gain in data: a step, the ceiling that bounds it, and the loader."""
+        return self.off("step", "compute", "loader" if self.workers else "made")
 
     # ---- gains
 
@@ -146,10 +180,22 @@ class Facts:
         return max(self.step_s - self.wait_s, 0.05 * self.step_s)
 
     def data_gain(self, kept_share: float) -> float:
-        """The speed-up if making a batch took only this share of what it takes."""
-        made_s = (self.loader_s or self.wait_s) * kept_share  # how long it takes to make one
+        """The speed-up if making a batch took only this share of what it takes; sending it takes what it takes."""
+        whole_s = self.loader_s or self.wait_s
+        return self.loader_gain(whole_s * (1 - self.making_share * (1 - kept_share)))
+
+    def loader_gain(self, new_loader_s: float) -> float:
+        """The speed-up if the loader needed this long for a batch."""
         rest_s = self.compute_s if self.compute_s is not None else self.step_s - self.wait_s
-        return self.step_gain(max(made_s, rest_s) if self.workers else made_s + self.step_s - self.wait_s)
+        return self.step_gain(max(new_loader_s, rest_s) if self.workers else new_loader_s + self.step_s - self.wait_s)
+
+    @property
+    def making_share(self) -> float:
+        """The share of the loader's time for a batch in which workers make it; the rest is its way to the loop."""
+        if not self.workers or not self.loader_s or self.real is None:
+            return 1.0
+        share = self.made_wall_s / self.loader_s
+        return 1.0 if share >= MOSTLY_MAKING else share
 
     def loop_gain(self, saved_s: float) -> float:
         """The speed-up of a step if this much of the main thread's time went; the device still has its own to do."""
@@ -267,8 +313,6 @@ class Facts:
         return next((one.seconds for one in self.said.step_phases if one.name == phase), 0.0)
 
 
-GAIN = 1.05
-"""Below this a finding is not worth a change (CAUSES: healthy)."""
 NOISE = 1.03
 """What must be left of a gain when the slowest replay is held against it."""
 
@@ -283,16 +327,19 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
     workers = facts.num_workers if facts else 0
     steady = [named.steps[i] for i in named.steady.steps]
     wait_s = math.fsum(step.parts.get("data_wait", 0.0) for step in steady) / len(steady)
-    devices = [r.device_s / r.steps for r in probes.replays if r.steps and r.device_s is not None]
+    devices = [r.device_s / r.steps for r in probes.replays if r.steps and r.device_s is not None and not r.known]
     device_s = quantile(devices, 0.5) if devices else 0.0
     real_s = _whole_step_s(named, said, facts)
-    step_s = max(real_s - _queued_s(probes), 0.5 * real_s, device_s, 1e-9)
-    replays = [max((r.seconds - r.queued_s) / r.steps, device_s) for r in probes.replays if r.steps]
-    cpus = [replay.cpu_s / replay.steps for replay in probes.replays if replay.steps]
+    plain = [replay for replay in probes.replays if replay.steps and not replay.known]
+    cpus = [replay.cpu_s / replay.steps for replay in plain]
+    least_s = max(device_s, quantile(cpus, 0.5) if cpus else 0.5 * real_s, 1e-9)
+    step_s = max(real_s - _queued_s(probes), least_s)
+    replays = [max((replay.seconds - replay.queued_s) / replay.steps, least_s) for replay in plain]
     compute_s = quantile(replays, 0.5) if replays else None
     makers = _makers(seen, track, facts, probes)
     benches = _benches(seen, probes)
     epochs = track.epochs_planned or len({step.epoch for step in named.steps})
+    rows = _rows(makers, probes)
     return Facts(
         seen=seen,
         track=track,
@@ -310,10 +357,16 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
         main_cpu_s=quantile(cpus, 0.5) if cpus else None,
         loader_s=_loader_s(probes, workers, step_s, wait_s, compute_s),
         workers=workers,
-        real=production(_rows(makers, probes)),
+        real=production(rows),
         makers=makers,
         benches=benches,
         epochs=max(epochs, len([one for one in named.passes if one.is_train and one.batches > 1])),
+        errors={
+            "step": noise.error([step.seconds for step in steady]),
+            "compute": noise.error(replays),
+            "loader": noise.error([drain.seconds / drain.batches for drain in probes.drains if drain.batches]),
+            "made": noise.error([net_s(row) for row in rows if row.samples]),
+        },
     )
 
 

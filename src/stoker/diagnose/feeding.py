@@ -3,12 +3,11 @@
 from itertools import pairwise
 
 from stoker.attribute.steady import quantile
-from stoker.diagnose.causes import finding
-from stoker.diagnose.facts import GAIN, Facts
+from stoker.diagnose import noise
+from stoker.diagnose.causes import GAIN, finding
+from stoker.diagnose.facts import IDLE_CORES, Facts
 from stoker.records import Finding
 
-IDLE_CORES = 0.4
-"""Less than this is no idle core, just a gap."""
 SPEED_UP = 1.12
 """What another number of workers or threads must bring on the same machine, minutes apart."""
 IN_FLIGHT = 0.8
@@ -17,6 +16,8 @@ MANY_OBJECTS, MANY_BYTES = 1000, 16 << 20
 """Objects pickled one by one, and bytes through a pipe instead of shared memory, that make transport visible."""
 GROWTH_BYTES_PER_S, GROWTH_LEAST_BYTES = 1 << 20, 24 << 20
 """Private memory of one worker: how fast and how much it must grow."""
+IN_TIME = 0.6
+"""Making, of the time from one batch to the next: below, workers are done in time and it is the way that takes long."""
 THROTTLED = 0.02
 """Seconds held back in a second; other processes that use the cores make it less than it would be alone."""
 
@@ -47,6 +48,8 @@ def too_few_workers(facts: Facts) -> Finding | None:
         ("making a batch", make_s, "s"),
         ("rate with as many workers as cores", measured, "ratio"),
         gain=gain,
+        off=facts.data_off,
+        sure=noise.likely(measured, 1.0, facts.off("cores", "as is")) if measured is not None else noise.CERTAIN,
     )
 
 
@@ -69,6 +72,8 @@ def too_many_workers(facts: Facts) -> Finding | None:
         ("rate with as many as there are cores", measured, "ratio"),
         ("waiting for a core, of making", _queued_share(facts), "share"),
         gain=gain,
+        off=facts.data_off,
+        sure=noise.likely(measured, 1.0, facts.off("cores", "as is")),
     )
 
 
@@ -92,6 +97,8 @@ def thread_oversubscription(facts: Facts) -> Finding | None:
         ("cores", facts.cores, ""),
         ("rate with one thread in each worker", measured, "ratio"),
         gain=gain,
+        off=facts.data_off,
+        sure=noise.likely(measured, 1.0, facts.off("threads", "as is")),
     )
 
 
@@ -114,6 +121,8 @@ def cpu_quota(facts: Facts) -> Finding | None:
         ("held back", container.throttled_s, "s"),
         ("of", container.seconds, "s"),
         gain=gain,
+        off=facts.off("step"),
+        sure=noise.likely(share, THROTTLED, facts.off("step")),
     )
 
 
@@ -132,7 +141,9 @@ def shm_small(facts: Facts) -> Finding | None:
         ("shared memory there is", float(container.shm_bytes), "B"),
         ("bytes in flight", in_flight, "B"),
         ("went through the pipe instead", "yes" if through_pipe else None, ""),
-        gain=facts.data_gain(0.0),
+        gain=facts.loader_gain(0.0),
+        off=facts.data_off,
+        sure=noise.likely(in_flight, IN_FLIGHT * container.shm_bytes, noise.LEAST),
     )
 
 
@@ -145,11 +156,11 @@ def ipc(facts: Facts) -> Finding | None:
     receiving = [drain.cpu_s / drain.batches for drain in facts.probes.drains if drain.batches]
     received_s = max(quantile(receiving, 0.5) - facts.ordering_s, 0.0) if receiving else 0.0
     objects, size = made.tensors * made.samples, made.pickled_bytes * made.samples
-    if made_s > 0.6 * facts.loader_s:
+    if made_s > IN_TIME * facts.loader_s:
         return None
     if objects < MANY_OBJECTS and size < MANY_BYTES and received_s < 0.3 * facts.loader_s:
         return None
-    gain = facts.data_gain(made_s / facts.loader_s)
+    gain = facts.loader_gain(made_s)
     if gain < GAIN:
         return None
     return finding(
@@ -160,6 +171,8 @@ def ipc(facts: Facts) -> Finding | None:
         ("arrays in a batch", objects, ""),
         ("pickled bytes in a batch", size, "B"),
         gain=gain,
+        off=facts.data_off,
+        sure=noise.likely(IN_TIME * facts.loader_s, max(made_s, 1e-9), facts.off("made", "loader")),
     )
 
 
@@ -189,6 +202,7 @@ def worker_respawn(facts: Facts) -> Finding | None:
         ("worker processes seen", float(starts), ""),
         ("epochs", float(len(passes)), ""),
         gain=gain,
+        off=noise.error([one.first_batch_s for one in passes[1:]]),
     )
 
 
@@ -212,6 +226,7 @@ def dataset_pickle(facts: Facts) -> Finding | None:
         ("first batch of the run", first, "s"),
         ("start method", loader.start_method, ""),
         gain=gain,
+        off=noise.LEAST,
     )
 
 
@@ -237,7 +252,8 @@ def ram_growth(facts: Facts) -> Finding | None:
         ("grown while watched", grown, "B"),
         ("workers", float(facts.workers), ""),
         gain=None,
-        confidence=0.8,
+        off=noise.LEAST,
+        sure=noise.likely(per_s, GROWTH_BYTES_PER_S, noise.error([slope for slope, _ in slopes])),
     )
 
 
@@ -246,6 +262,11 @@ def _slope(points: list[tuple[float, float]]) -> tuple[float, float] | None:
     if len(points) < 3:  # noqa: PLR2004
         return None
     grown = points[-1][1] - points[0][1]
+    middle_s = (points[0][0] + points[-1][0]) / 2
+    late = points[-1][1] - next(size for time_s, size in points if time_s >= middle_s)
+    falls = sum(max(before - after, 0.0) for (_, before), (_, after) in pairwise(points))
+    if late < STILL * grown or falls > FALLS * grown:
+        return None
     jump = max(after - before for (_, before), (_, after) in pairwise(points))
     if grown <= 0 or jump > ONE_JUMP * grown:
         return None
@@ -254,6 +275,10 @@ def _slope(points: list[tuple[float, float]]) -> tuple[float, float] | None:
 
 
 ONE_JUMP = 0.75
+STILL = 0.1
+"""The share of all growth that must come in the second half of the time …"""
+FALLS = 0.2
+"""… and what memory may fall in between, as a share of it: buffers come and go, what leaks only comes."""
 
 
 RULES = (

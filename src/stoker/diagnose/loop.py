@@ -2,8 +2,9 @@
 
 from collections import Counter
 
-from stoker.diagnose.causes import finding
-from stoker.diagnose.facts import GAIN, Facts
+from stoker.diagnose import noise
+from stoker.diagnose.causes import GAIN, finding
+from stoker.diagnose.facts import Facts
 from stoker.records import ARG, Finding, Kind, Line
 
 EACH_STEP = 0.5
@@ -31,7 +32,8 @@ def host_sync(facts: Facts) -> Finding | None:
         ("device busy in a step", facts.device_step_s, "s"),
         ("a step", facts.step_s, "s"),
         gain=gain,
-        confidence=0.9 if facts.device_step_s is not None else 0.5,
+        off=facts.off("step"),
+        sure=noise.CERTAIN if facts.device_step_s is not None else noise.UNTRIED,
         place=_line(facts, "sync"),
     )
 
@@ -49,7 +51,8 @@ def blocking_copy(facts: Facts) -> Finding | None:
         ("a step", facts.step_s, "s"),
         ("pin_memory", "on" if facts.facts and facts.facts.pin_memory else "off", ""),
         gain=gain,
-        confidence=0.9 if facts.device_step_s is not None else 0.6,
+        off=facts.off("step"),
+        sure=noise.CERTAIN if facts.device_step_s is not None else noise.UNTRIED,
         place=_line(facts, "transfer"),
     )
 
@@ -100,6 +103,7 @@ def python_loop(facts: Facts) -> Finding | None:
         ("a step on cached batches", facts.compute_s, "s"),
         ("device busy in it", facts.device_step_s, "s"),
         gain=gain,
+        off=facts.off("step", "compute"),
         place=f"{line.file}:{line.line} {line.function}",
     )
 
@@ -139,6 +143,8 @@ def launch_bound(facts: Facts) -> Finding | None:
         ("device busy in it", facts.device_step_s, "s"),
         ("host for one operation", facts.compute_s / inspected.ops, "s"),
         gain=gain,
+        off=facts.off("step", "compute"),
+        sure=noise.likely(HOST_BUSY * facts.compute_s, facts.device_step_s, facts.off("compute")),
     )
 
 
@@ -156,7 +162,13 @@ def gc_pause(facts: Facts) -> Finding | None:
     gain = facts.host_gain(share * facts.wall_step_s)
     if gain < GAIN or share < 1 - 1 / GAIN:
         return None
-    return finding("gc-pause", ("collecting", facts.seconds("gc"), "s"), ("of the loop", share, "share"), gain=gain)
+    return finding(
+        "gc-pause",
+        ("collecting", facts.seconds("gc"), "s"),
+        ("of the loop", share, "share"),
+        gain=gain,
+        off=facts.off("step"),
+    )
 
 
 def logging_stall(facts: Facts) -> Finding | None:
@@ -174,6 +186,7 @@ def logging_stall(facts: Facts) -> Finding | None:
         ("logging", facts.seconds("logging"), "s"),
         ("of the loop", share, "share"),
         gain=gain,
+        off=facts.off("step"),
         place=_line(facts, "logging"),
     )
 
@@ -205,6 +218,7 @@ def checkpoint_stall(facts: Facts) -> Finding | None:
         ("saving in a full epoch", saved_s, "s"),
         ("a full epoch", facts.epoch_s, "s"),
         gain=gain,
+        off=noise.error(saves),
         place=_line(facts, "checkpoint"),
     )
 
@@ -222,6 +236,7 @@ def validation_stall(facts: Facts) -> Finding | None:
         ("a full epoch", facts.epoch_s, "s"),
         ("of it", spent_s / facts.epoch_s if facts.epoch_s else None, "share"),
         gain=gain,
+        off=facts.off("step"),
         place=_line(facts, "validation"),
     )
 

@@ -1,10 +1,12 @@
 """Causes between ranks that train together."""
 
+import math
 from collections import Counter
 
 from stoker.attribute.timeline import decode_events
-from stoker.diagnose.causes import finding
-from stoker.diagnose.facts import GAIN, Facts
+from stoker.diagnose import noise
+from stoker.diagnose.causes import GAIN, finding
+from stoker.diagnose.facts import Facts
 from stoker.records import Finding, Kind, Track
 
 MOSTLY = 0.7
@@ -38,6 +40,8 @@ def straggler(facts: Facts) -> Finding | None:
         ("the first rank waits for it in a step", mean_s, "s"),
         ("a step", facts.step_s, "s"),
         gain=gain,
+        off=facts.off("step"),
+        sure=noise.likely(count / (steps - 1), MOSTLY, 1 / math.sqrt(steps)),
     )
 
 

@@ -60,6 +60,8 @@ class Pool:
         self._loans: dict[int, _Loan] = {}
         self._pinned = pinned
         self._closed = False
+        # A number that several threads may add to without a lock: an array is changed in place, in one call.
+        self._kept = np.zeros((), np.int64)
         self.made = 0
         """Buffers made since the start; fewer than a few per field, or the consumer keeps its batches."""
 
@@ -68,6 +70,7 @@ class Pool:
         key = (_capacity(rows), shape, dtype)
         try:
             buffer = self._free[key].pop()  # the one used last: it is still in the processor's cache
+            self._kept -= buffer.nbytes
         except IndexError:
             buffer = _Buffer(key, pinned=self._pinned)
             self.made += 1
@@ -80,6 +83,7 @@ class Pool:
     def _back(self, loan: _Loan) -> None:
         del self._loans[id(loan)]
         if not self._closed and self.kept_bytes() + loan.buffer.nbytes <= self._keep_bytes:
+            self._kept += loan.buffer.nbytes
             self._free[loan.buffer.key].append(loan.buffer)
 
     def nbytes(self) -> int:
@@ -89,11 +93,16 @@ class Pool:
 
     def kept_bytes(self) -> int:
         """Memory that waits to be lent again."""
-        return sum(len(free) * _nbytes(key) for key, free in list(self._free.items()))
+        return int(self._kept)
 
     def trim(self) -> None:
         """Let go of what is not lent."""
-        self._free.clear()
+        for free in list(self._free.values()):
+            while free:
+                try:
+                    self._kept -= free.pop().nbytes
+                except IndexError:
+                    break  # lent just now
 
     def close(self) -> None:
         """Keep nothing more; what is lent stays valid."""

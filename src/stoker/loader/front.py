@@ -18,7 +18,7 @@ from stoker.loader.fetch import OnError
 from stoker.loader.ranks import Split
 from stoker.loader.source.interface import Batch, Source
 from stoker.loader.stats import Stats
-from stoker.loader.units import parse_bytes
+from stoker.sizes import parse_bytes
 
 STATE_VERSION = 1
 
@@ -151,7 +151,7 @@ class Loader:
                 _split(len(data), batch_size, drop_last, self.rank, self.world_size),
                 shuffle=False if shuffle is None else shuffle,
                 seed=seed,
-                memory_bytes=parse_bytes(memory),
+                memory_bytes=parse_bytes(memory, "memory", least_bytes=1 << 20),
                 on_error=on_error,
                 device=device,
                 **ours | {"threads": threads if threads is not None else num_workers or cores.count()},

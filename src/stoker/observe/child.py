@@ -9,7 +9,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from stoker.observe import hooks, loaders, loggers, probe_starts, workers
+from stoker.observe.losses import Losses, seed_all
+from stoker.observe.opened import Opened
 from stoker.observe.options import Options
+from stoker.observe.originals import Originals, began_s
 from stoker.observe.pace import Pace
 from stoker.observe.patches import Imports, Patches
 from stoker.observe.probe import Probes
@@ -21,6 +24,8 @@ from stoker.records import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from stoker.observe.replayed import Replayed
 
 RUN = "STOKER_RUN"
 
@@ -34,6 +39,10 @@ class Observer:
         self.patches = Patches()
         self.pace = Pace(options, self.recorder, directory)
         self.saves = Saves(self.recorder, directory, self.patches, redirect=not options.whole)
+        self.originals = None if options.whole else Originals(directory, began_s(directory))
+        self._losses = Losses(self.recorder, options.losses) if options.losses else None
+        self._opened = Opened(self.recorder.note) if options.files else None
+        self._replayed: Replayed | None = None
         self._closed = False
         if options.live:
             self.recorder.sample_s = SLOWEST_SAMPLE_S
@@ -44,12 +53,17 @@ class Observer:
         recorder = self.recorder
         recorder.note("process", argv=sys.argv, **about_process())
         recorder.ensure_running()
+        if self._opened is not None:
+            self._opened.start()
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self.finish)
         self._patch_exit()
-        wanted = {
+        if self.originals is not None:
+            self.originals.start()
+        wanted: dict[str, Callable[[ModuleType], None]] = {
             "torch": self._instrument,
             "stoker.sim.device": lambda module: hooks.watch_simulated(module, recorder, self.patches),
+            "safetensors.torch": lambda module: self.saves.watch_safetensors(module, self.originals),
             **{name: self._logger(name) for name in loggers.KNOWN},
         }
         Imports(wanted, lambda text: recorder.note("trouble", text=text)).install(self.patches)
@@ -58,6 +72,7 @@ class Observer:
         """Each part by itself: one that a new torch breaks leaves the others standing."""
         recorder, patches, pace = self.recorder, self.patches, self.pace
         parts: list[Callable[[], None]] = [
+            partial(self._prepare_trial, torch),
             partial(Settings(self.options.knobs, recorder.note).install, torch, patches),
             *(partial(part, torch, recorder, patches, pace) for part in hooks.PARTS),
             partial(loaders.install, torch, recorder, patches, pace),
@@ -72,6 +87,18 @@ class Observer:
             except Exception as error:  # noqa: BLE001  the user's import must succeed
                 recorder.note("trouble", text=f"torch {torch.__version__} is not fully seen: {error!r}")
         recorder.note("torch", version=str(torch.__version__))
+
+    def _prepare_trial(self, torch: ModuleType) -> None:
+        """What makes runs comparable: one seed, the first losses, and the device they are to run on."""
+        if self.options.seed is not None:
+            seed_all(self.options.seed, torch)
+        if self.options.device_profile is not None:
+            from stoker.observe.replayed import Replayed
+
+            self._replayed = Replayed(self.options.device_profile, self.recorder)
+            self._replayed.install(torch, self.patches)
+        if self._losses is not None:
+            self._losses.install(torch, self.patches)
 
     def _prepare_probes(self, torch: ModuleType) -> None:
         """Experiments only where the run is a diagnostic one."""
@@ -110,8 +137,16 @@ class Observer:
         if self.pace.probes is not None:
             self.pace.probes.finish()
         self.recorder.mark(Kind.EXIT)
-        self.recorder.note("device", **hooks.device_facts())
+        self.recorder.marks.read()
+        if self._losses is not None:
+            self._losses.tell()
+        if self._opened is not None:
+            self._opened.finish()
+        self.recorder.note("device", **(self._replayed.facts() if self._replayed else hooks.device_facts()))
         self.saves.clean()
+        if self.originals is not None:
+            self.originals.stop()
+            self.recorder.note("made", paths=self.originals.new_files())
         self.recorder.close()
         self.patches.restore()
         atexit.unregister(self.finish)

@@ -39,9 +39,11 @@ class Roots:
 def watch_forward(torch: ModuleType, recorder: Recorder, patches: Patches, _: Pace) -> None:
     """Only the outermost call is written down: for all others the hook is one comparison."""
     home, put, calls = recorder.home, recorder.put, recorder.module_calls
+    enabled = torch.is_grad_enabled
     original = torch.nn.Module.__call__
     compiling = torch.compiler.is_dynamo_compiling
     look = Roots().look
+    marks = recorder.marks
     inside = False
     # torch's own __call__ only chooses between these two; doing that here saves every inner call a Python frame.
     simple = original is getattr(torch.nn.Module, "_wrapped_call_impl", None)
@@ -59,6 +61,8 @@ def watch_forward(torch: ModuleType, recorder: Recorder, patches: Patches, _: Pa
         inside = True
         put(clock())
         put(code)
+        if marks.make is not None and enabled():
+            marks.begin()
         try:
             return original(self, *args, **kwargs)
         finally:
@@ -98,6 +102,7 @@ def watch_optimizers(torch: ModuleType, recorder: Recorder, patches: Patches, pa
     """Steps through torch's own hooks, the rest by wrapping."""
     home, put = recorder.home, recorder.put
     module = import_module("torch.optim.optimizer")  # torch.optim hides its own submodule
+    marks = recorder.marks
     numbers: dict[int, tuple[int, Any]] = {}
     code = Kind.OPTIMIZER << 1
 
@@ -117,6 +122,8 @@ def watch_optimizers(torch: ModuleType, recorder: Recorder, patches: Patches, pa
         if get_ident() == home[0]:
             put(clock())
             put(code | 1 | numbers.get(id(optimizer), (0, None))[0] << ARG)
+            if marks.make is not None:
+                marks.end()
             pace.stepped()
 
     patches.on_restore(module.register_optimizer_step_pre_hook(before).remove)
@@ -186,6 +193,7 @@ def watch_accelerator(torch: ModuleType, recorder: Recorder, patches: Patches, _
     """A real device, if there is one."""
     if torch.accelerator.is_available():
         watch_device(torch, recorder, patches)
+        recorder.marks.make = functools.partial(torch.Event, enable_timing=True)
 
 
 def watch_device(torch: ModuleType, recorder: Recorder, patches: Patches) -> None:
@@ -245,6 +253,14 @@ def _copying(original: Callable[..., Any], recorder: Recorder) -> Callable[..., 
 def watch_simulated(module: ModuleType, recorder: Recorder, patches: Patches) -> None:
     """The simulated accelerator: its waits and copies go through the same methods as a real one's."""
     watch_device(sys.modules["torch"], recorder, patches)
+    original = module.Device.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        original(self, *args, **kwargs)
+        recorder.marks.make = self.event
+
+    patches.set(module.Device, "__init__", __init__)
     patches.set(module.Device, "synchronize", spanned(module.Device.synchronize, recorder, Kind.SYNC))
     patches.set(module.Timeline, "queue", _queueing(module.Timeline.queue, recorder))
 
@@ -282,14 +298,16 @@ def device_facts() -> dict[str, Any]:
     if devices:
         busiest = max(devices, key=lambda device: device.busy_s)
         busy_ns = int(busiest.busy_s * 1e9)
-        return {"name": "sim", "busy_ns": busy_ns, "peak_bytes": busiest.memory_peak_bytes or None}
+        memory = {"peak_bytes": busiest.memory_peak_bytes or None, "total_bytes": busiest.memory_bytes}
+        return {"name": "sim", "busy_ns": busy_ns, **memory}
     torch = sys.modules.get("torch")
     if torch is None or not torch.accelerator.is_available():
         return {}
     kind = torch.accelerator.current_accelerator().type
     if kind != "cuda":
         return {"name": kind}
-    return {"name": torch.cuda.get_device_name(), "peak_bytes": torch.cuda.max_memory_allocated()}
+    memory = {"peak_bytes": torch.cuda.max_memory_reserved(), "total_bytes": torch.cuda.mem_get_info()[1]}
+    return {"name": torch.cuda.get_device_name(), **memory}
 
 
 PARTS = (watch_forward, watch_backward, watch_optimizers, watch_sections, watch_collector, watch_accelerator)

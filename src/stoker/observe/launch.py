@@ -17,6 +17,7 @@ from stoker.observe.child import RUN
 from stoker.observe.files import write
 from stoker.observe.meters import Meters, machine
 from stoker.observe.options import Options
+from stoker.observe.originals import open_journal, restore
 from stoker.records import encode
 
 ATTACH = Path(__file__).parent / "attach"
@@ -104,6 +105,7 @@ def launch(
         ended = _Watch(child, directory, on_tick, Meters(child.pid, room), tick_s).until_the_end()
         write(directory, "end.json", {"end_ns": time.perf_counter_ns(), **encode_end(ended)})
     finally:
+        restore(directory)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return ended
 
@@ -124,6 +126,8 @@ def prepare(command: Sequence[str], directory: Path, options: Options) -> dict[s
         "machine": encode(machine()),
     }
     write(directory, "run.json", about)
+    if options.observe and not options.whole:
+        open_journal(directory)
     path = os.environ.get("PYTHONPATH")
     return {RUN: str(directory), "PYTHONPATH": os.pathsep.join(filter(None, [str(ATTACH), path]))}
 

@@ -2,10 +2,12 @@
 
 import dis
 import functools
+import gc
 import sys
 import weakref
 from _thread import get_ident
 from collections.abc import Callable
+from time import thread_time_ns
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
@@ -82,6 +84,7 @@ def _watch_iter(torch: ModuleType, known: Loaders, recorder: Recorder, patches: 
             put(clock())
             put(code | 1 | number << ARG)
         setattr(iterator, STATE, epoch)
+        epoch.is_strict = functools.partial(is_strictly_zipped, weakref.ref(iterator))
         return iterator
 
     def _followed(self: Any, iterator: Any) -> Any:
@@ -179,12 +182,13 @@ def _watch_order(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) ->
     def _next_index(self: Any) -> Any:
         if get_ident() != home[0]:
             return original(self)
-        start = clock()
+        start = thread_time_ns()  # of the thread: a sampler only computes, and others may have the core meanwhile
         index = original(self)
-        ordered = (ORDERED, start, clock(), 1)
+        ordered = (ORDERED, start, thread_time_ns(), 1)
         recorder.batches.extend(ordered + (0,) * (ROW - len(ordered)))
         if pace.probes is not None:
-            pace.probes.orders.recent.append(index)
+            epoch: Epoch | None = self.__dict__.get(STATE)
+            pace.probes.orders(epoch.loader if epoch else recorder.iterating).recent.append(index)
         return index
 
     patches.set(kind, "_next_index", _next_index)
@@ -216,6 +220,13 @@ def can_bear_an_end(frame: FrameType) -> bool:
     if frame.f_globals.get("__name__", "").partition(".")[0] in CAN_BEAR:
         return True
     return _bears(frame.f_code, frame.f_lasti)
+
+
+def is_strictly_zipped(iterator: "weakref.ref[Any]") -> bool:
+    """True if a `zip(…, strict=True)` holds this iterator: it would take an early end for an error."""
+    holders = [one for one in gc.get_referrers(iterator()) if type(one) is tuple]
+    found = (one.__reduce__() for one in gc.get_referrers(*holders) if type(one) is zip) if holders else ()
+    return any(len(reduced) > 2 and reduced[2] for reduced in found)  # noqa: PLR2004  the state is `strict`
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,9 +1,10 @@
 """How much of a run is enough: each loader's epoch may end early, and the run itself after a few whole cycles."""
 
 import os
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from stoker.observe.recorder import Recorder, clock
 
 if TYPE_CHECKING:
     from stoker.observe.probe import Probes
+    from stoker.observe.probe_ahead import Held
 
 TRAIN_STEPS, TRAIN_S, TRAIN_LONGEST_S = 40, 12.0, 30.0
 """An epoch of training ends after this many steps *and* seconds, or after the longest time."""
@@ -23,6 +25,8 @@ CHECK_BATCHES, CHECK_S, CHECK_LONGEST_S = 12, 3.0, 8.0
 """The same for an epoch of validation."""
 CYCLES, CYCLES_S = 2, 30.0
 """The run ends after this many epochs, if they took this long together."""
+TRIAL_STEPS, TRIAL_LEAST, TRIAL_LONGEST = 12, 5, 3
+"""A trial sees this many steps beyond those that were made ahead; fewer, but this least, after so many budgets."""
 NOT_TRAINING = 4
 """An epoch that has brought this many batches and no backward is validation."""
 DEAF = 20
@@ -54,6 +58,9 @@ class Epoch:
     source: Any = None
     trained: bool = False
     probed_ns: int = 0
+    held: "deque[Held]" = field(default_factory=deque)  # taken ahead by an experiment, for the loop
+    aside: int = 0  # batches that the loop got inside experiments
+    is_strict: Callable[[], bool] = lambda: False  # would an early end be an error? Asked only when it matters
 
 
 class Pace:
@@ -69,10 +76,12 @@ class Pace:
         self.epochs_noted = False
         self.probes: Probes | None = None
         self._steps = options.steps
+        self._epoch_s = options.epoch_s
         self._budget_ns = int(options.budget_s * 1e9)
         self._recorder = recorder
         self._directory = directory
         self._first_step_ns = 0
+        self._watched_ns = 0
         self._optimizers = 0
         self._passes: Counter[int] = Counter()
         self._ranks = Ranks(directory)
@@ -86,7 +95,7 @@ class Pace:
         self._passes[epoch.loader] += 1
         if self.whole:
             return
-        if not self._ranks.several and epoch.grad and self._is_long_enough(epoch.began_ns):
+        if not self._ranks.several and epoch.grad and self._may_end_at(epoch):
             self.end_run()
         self.loop_ns = self.loop_ns or epoch.began_ns
 
@@ -108,14 +117,32 @@ class Pace:
 
     def _wish(self, epoch: Epoch, now_ns: int) -> str:
         trains = self.trains(epoch)
-        late = now_ns - self.loop_ns > self._budget_ns and epoch.batches >= FEWEST_STEPS
-        if trains and (
-            (late and not (epoch.bearable and self._cycle)) or (self._ranks.several and self._is_long_enough(now_ns))
+        late = trains and self._is_late(epoch, now_ns)
+        enough = self._had_enough(epoch, trains, (now_ns - epoch.first_ns - epoch.probed_ns) / 1e9)
+        if epoch.bearable and (enough or late):
+            epoch.bearable = not epoch.is_strict()
+        if (late and not (epoch.bearable and self._cycle)) or (
+            trains and self._ranks.several and self._is_long_enough(now_ns)
         ):
             return END
-        if epoch.bearable and self._had_enough(epoch, trains, (now_ns - epoch.first_ns - epoch.probed_ns) / 1e9):
-            return CUT
-        return ""
+        return CUT if epoch.bearable and (enough or late) else ""
+
+    def _is_late(self, epoch: Epoch, now_ns: int) -> bool:
+        if not self._cycle:
+            return self._is_watched(epoch, now_ns)
+        return now_ns - self.loop_ns > self._budget_ns and epoch.batches >= FEWEST_STEPS
+
+    def _is_watched(self, epoch: Epoch, now_ns: int) -> bool:
+        """True if a trial has seen enough since its first batch came: starting workers is none of its steady time."""
+        if not self._watched_ns and epoch.batches:
+            self._watched_ns = now_ns
+        spent_ns = now_ns - self._watched_ns if self._watched_ns else 0
+        source = epoch.source
+        ahead = (getattr(source, "num_workers", 0) or 0) * (getattr(source, "prefetch_factor", 0) or 0)
+        wanted = TRIAL_STEPS + ahead
+        enough = epoch.batches >= wanted or self.backwards >= TRIAL_LONGEST * wanted
+        longest = spent_ns > TRIAL_LONGEST * self._budget_ns and self.backwards >= TRIAL_LEAST
+        return spent_ns > self._budget_ns and (enough or longest)
 
     def trains(self, epoch: Epoch) -> bool:
         """True if this epoch trains: gradients are on and a backward has come, or may still come."""
@@ -159,10 +186,10 @@ class Pace:
         raise Enough
 
     def _had_enough(self, epoch: Epoch, trains: bool, seconds: float) -> bool:
-        if epoch.length is not None and epoch.length - epoch.batches <= max(2, epoch.length // 10):
+        if epoch.length is not None and epoch.length - epoch.batches - epoch.aside <= max(2, epoch.length // 10):
             return False  # the rest is short, and a whole epoch is worth more than a forecast
-        if not self._cycle and trains:
-            return False  # it ends when the budget is spent
+        if not self._cycle and trains:  # it ends when the budget is spent
+            return self._epoch_s is not None and seconds >= self._epoch_s and epoch.batches >= FEWEST_STEPS
         if not trains:
             enough = epoch.batches >= CHECK_BATCHES and seconds >= CHECK_S
             return enough or (seconds >= CHECK_LONGEST_S and epoch.batches > 1) or seconds > SLOWEST_S
@@ -174,7 +201,10 @@ class Pace:
     def _cut(self, epoch: Epoch) -> None:
         epoch.over = True
         self.ended(epoch)
-        self._recorder.note("cut", loader=epoch.loader, batches=epoch.batches, length=epoch.length)
+        self._recorder.note("cut", loader=epoch.loader, batches=epoch.batches, length=epoch.length, aside=epoch.aside)
+
+    def _may_end_at(self, epoch: Epoch) -> bool:
+        return self._is_long_enough(epoch.began_ns) if self._cycle else self._is_watched(epoch, epoch.began_ns)
 
     def _is_long_enough(self, now_ns: int) -> bool:
         if not self.loop_ns or not self.backwards:

@@ -59,7 +59,7 @@ class Plan:
         self.sequential = self._neighbours() if self._length and not in_order else []
 
     def full(self) -> tuple[list[Any], list[str]]:
-        """Everything once: warm, fresh and sequential in turns, again, profile, text."""
+        """Everything once: warm, fresh and sequential in turns, again, profile, text, cold."""
         batches, labels = [self._fresh()], ["warm"]
         for i, fresh in enumerate(self.fresh):
             batches.append(fresh)
@@ -67,8 +67,8 @@ class Plan:
             if i < len(self.sequential):
                 batches.append(self.sequential[i])
                 labels.append("sequential")
-        batches += [*self.fresh, self._fresh(), self._fresh()]
-        labels += ["again"] * len(self.fresh) + ["profile", "text"]
+        batches += [*self.fresh, self._fresh(), self._fresh(), self._fresh()]
+        labels += ["again"] * len(self.fresh) + ["profile", "text", "cold"]
         return batches, labels
 
     def second(self) -> tuple[list[Any], list[str]]:

@@ -1,21 +1,16 @@
-"""Copies of batches for the replay: a loop may change what it was given, so every step gets its own."""
+"""Copies of a batch (a loop may change what it was given: every step gets its own), and how much of one is padding."""
 
 import copy
 from collections.abc import Mapping
 from typing import Any
 
-from stoker.observe.workers import weigh
-
-MOST_BYTES = 512 << 20
-"""What all copies together may take …"""
-MOST_SHARE = 0.1
-"""… and the share of the free memory."""
+from stoker.observe.probe_ahead import MOST_BYTES, MOST_SHARE, free_bytes, weight
 
 
 def copies(batches: list[Any], wanted: int) -> list[Any]:
     """Up to `wanted` copies, in turns; fewer if memory is short, none if a batch cannot be copied."""
-    size = max([weigh(batch)[0] for batch in batches], default=0)
-    room = min(MOST_BYTES, MOST_SHARE * _free_bytes())
+    size = max([weight(batch)[0] for batch in batches], default=0)
+    room = min(MOST_BYTES, MOST_SHARE * free_bytes())
     count = min(wanted, int(room // size)) if size else wanted
     made: list[Any] = []
     try:
@@ -23,17 +18,6 @@ def copies(batches: list[Any], wanted: int) -> list[Any]:
     except Exception:  # noqa: BLE001  what cannot be copied cannot be replayed
         return []
     return made
-
-
-def _free_bytes() -> float:
-    try:
-        with open("/proc/meminfo") as file:  # noqa: PTH123
-            for line in file:
-                if line.startswith("MemAvailable"):
-                    return float(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return float(1 << 30)
 
 
 def padding_share(batches: list[Any]) -> float | None:

@@ -3,6 +3,7 @@
 Counted by an audit hook, which C code calls for every `open`; it cannot be taken off again, so it is switched.
 """
 
+import os
 import sys
 import threading
 import time
@@ -19,6 +20,8 @@ MOST_EXAMPLES = 24
 NAMED = {"open": 0, "urllib.Request": 0}
 """Audit events whose first argument names something that is read."""
 REQUEST = "http.client.send"
+CODE = (".py", ".pyc", ".so", ".pth")
+MAPPED_BY_OTHERS = ("/usr/", "/lib", "/dev/", "[", sys.prefix, sys.base_prefix)
 IGNORED = ("/proc/", "/sys/", "/dev/", "<", "pipe:")
 
 
@@ -65,7 +68,7 @@ class Counts:
                 self.opens += 1
                 if len(self._names) < MOST_NAMES:
                     self._names.add(hash(name))
-                if len(self.examples) < MOST_EXAMPLES:
+                if len(self.examples) < MOST_EXAMPLES and _is_data(name, args):
                     self.examples[name] = None
         elif event == REQUEST:
             self.requests += 1
@@ -84,6 +87,12 @@ class Counts:
         return receive
 
 
+def _is_data(name: str, args: tuple[Any, ...]) -> bool:
+    """True for what is opened to be read and is no code."""
+    flags = args[2] if len(args) > 2 and isinstance(args[2], int) else 0  # noqa: PLR2004
+    return not flags & os.O_ACCMODE and not name.endswith(CODE) and not name.startswith(MAPPED_BY_OTHERS)
+
+
 COUNTS = Counts()
 
 
@@ -97,10 +106,6 @@ def files_read() -> tuple[str, ...]:
                 names.append(fields[5])
     found = dict.fromkeys(str(Path(name).absolute()) for name in names if not name.endswith(CODE))
     return tuple(name for name in found if name.startswith("http") or Path(name).is_file())[:MOST_EXAMPLES]
-
-
-CODE = (".py", ".pyc", ".so", ".pth")
-MAPPED_BY_OTHERS = ("/usr/", "/lib", "/dev/", "[", sys.prefix, sys.base_prefix)
 
 
 def fingerprint(batch: Any, most_bytes: int = 8 << 20) -> tuple[int, int]:

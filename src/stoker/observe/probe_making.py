@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
+from stoker.observe import probe_cold
 from stoker.observe.probe_counts import files_read
 from stoker.observe.recorder import Recorder, clock
 from stoker.records import Call, Making, encode
@@ -46,6 +47,8 @@ def make(label: str, fetch: Callable[[], Any], samples: int, recorder: Recorder)
         return _profiled(fetch, samples, recorder)
     if label == "text":
         return _followed(fetch, samples, recorder)
+    if label == "cold":
+        return _chilled(fetch, recorder)
     return fetch()
 
 
@@ -64,6 +67,15 @@ def _profiled(fetch: Callable[[], Any], samples: int, recorder: Recorder) -> Any
     place = next((_place(call) for call in ranked if _is_users(call.file)), None)
     text = (text_s or None, place if text_s else None)
     recorder.note("making", **encode(Making(samples, seconds, calls, *text, tuple(ranked), files_read())))
+    return batch
+
+
+def _chilled(fetch: Callable[[], Any], recorder: Recorder) -> Any:
+    """The batch, and then the files that the batches so far came from."""
+    batch = fetch()
+    found = probe_cold.measure(files_read())
+    if found is not None:
+        recorder.note("cold", **encode(found))
     return batch
 
 

@@ -11,6 +11,7 @@ from stoker.observe import workers
 from stoker.observe.meters import machine
 from stoker.records import (
     Bench,
+    Cold,
     Container,
     Cut,
     Drain,
@@ -183,6 +184,7 @@ class Process:
         """The process as one that may have trained."""
         times, codes = self._pairs("events")
         sample_times, sample_lines = self._pairs("samples")
+        device_times, device_steps = self._pairs("marks")
         lines = self._places()
         seen = [i for i, line in enumerate(sample_lines) if line < len(lines)]
         device = self.facts("device") or {}
@@ -200,7 +202,7 @@ class Process:
             sample_lines=tuple(sample_lines[i] for i in seen),
             lines=lines,
             loaders=tuple(loader_facts(note) for note in self.all("loader")),
-            cuts=tuple(Cut(n["loader"], n["batches"], n["length"], n["t"]) for n in self.all("cut")),
+            cuts=tuple(Cut(n["loader"], n["batches"], n["length"], n["t"], n.get("aside", 0)) for n in self.all("cut")),
             notes=tuple(sorted({f"{n['note']}: {n['path']}" for n in self.all("redirected")})),
             device=device.get("name"),
             device_busy_ns=device.get("busy_ns"),
@@ -212,6 +214,11 @@ class Process:
             call_ns=closing.get("call_ns"),
             batch_samples=tuple(n["samples"] for n in self.all("batch") if n["samples"] is not None),
             probes=self._probes(),
+            device_times_ns=tuple(device_times),
+            device_step_us=tuple(device_steps),
+            made=tuple((self.facts("made") or {}).get("paths", ())),
+            losses=tuple((self.facts("losses") or {}).get("values", ())),
+            device_total_bytes=device.get("total_bytes"),
             device_starts_ns=tuple(work[0:whole:3]),
             device_ends_ns=tuple(work[1:whole:3]),
             device_work=tuple(work[2:whole:3]),
@@ -231,6 +238,7 @@ class Process:
             drains=tuple(decode(Drain, _plain(note)) for note in self.all("drain")),
             benches=tuple(decode(Bench, _plain(note)) for note in self.all("bench")),
             makings=tuple(decode(Making, _plain(note)) for note in self.all("making")),
+            cold=self._cold(),
             inspection=decode(Inspection, _plain(inspection)) if inspection else None,
             container=decode(Container, container) if container else None,
             ordering=self._ordering(),
@@ -259,7 +267,13 @@ class Process:
             lines=self._places(),
             makings=tuple(decode(Making, _plain(note)) for note in self.all("making")),
             unpickle_s=max((note["seconds"] for note in self.all("unpickled")), default=None),
+            parent=(self.facts("process") or {}).get("parent"),
+            cold=self._cold(),
         )
+
+    def _cold(self) -> Cold | None:
+        note = self.facts("cold")
+        return decode(Cold, _plain(note)) if note else None
 
     def _rows(self) -> "list[array[int]]":
         numbers = self._numbers("batches")
@@ -301,7 +315,9 @@ def loader_facts(note: dict[str, Any]) -> LoaderFacts:
 
 
 def _batch(made: "array[int]", sent: "array[int] | None") -> WorkerBatch:
-    _, start, end, samples, collated, user, system, _, queued, blocked, minor, major, read, disk, *found = made
+    _, start, end, samples, collated, user, system, ran, queued, blocked, minor, major, read, disk, *found = made
+    if not user + system:  # shorter than a tick of the kernel's clock: the scheduler's own account is finer
+        user = ran
     cpu, opens, names, requests, net, size, checksum, threads, private, *_ = found
     return WorkerBatch(
         begin_ns=start,

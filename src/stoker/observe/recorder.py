@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.observe.frames import Frames
+from stoker.observe.marks import Marks
 from stoker.records import ARG, Kind
 
 FLUSH_S = 0.25
@@ -42,6 +43,7 @@ class Recorder:
         self.samples = array("q")
         self.batches = array("q")
         self.device = array("q")
+        self.marks = Marks()
         self.module_calls = [0]
         self.own_ns = 0
         self.iterating: int | None = None
@@ -130,8 +132,7 @@ class Recorder:
             self._lock.release()
 
     def _write_new(self) -> None:
-        columns = {"events": self.events, "samples": self.samples, "batches": self.batches, "device": self.device}
-        for name, column in columns.items():
+        for name, column in self._columns():
             count = len(column)
             if count:
                 self._append(name, column[:count].tobytes())
@@ -140,6 +141,10 @@ class Recorder:
         if count:
             self._append("notes", "".join(json.dumps(note) + "\n" for note in self._notes[:count]).encode())
             del self._notes[:count]
+
+    def _columns(self) -> tuple[tuple[str, "array[int]"], ...]:
+        columns = (("events", self.events), ("samples", self.samples))
+        return (*columns, ("batches", self.batches), ("device", self.device), ("marks", self.marks.column))
 
     def _append(self, name: str, data: bytes) -> None:
         if name not in self._files:
@@ -152,8 +157,9 @@ class Recorder:
             view = view[os.write(self._files[name], view) :]
 
     def _forget(self) -> None:
-        for column in (self.events, self.samples, self.batches, self.device, self._notes):
+        for _, column in self._columns():
             del column[:]
+        del self._notes[:]
 
     def _complain(self, text: str) -> None:
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from stoker.observe.originals import Originals
 from stoker.observe.patches import Patches
 from stoker.observe.recorder import Recorder
 from stoker.observe.spans import spanned
@@ -34,6 +35,18 @@ class Saves:
         self._torch = torch
         save = self._redirected(torch.save) if self._redirect else torch.save
         self._patches.set(torch, "save", spanned(save, self._recorder, Kind.SAVE))
+
+    def watch_safetensors(self, module: ModuleType, originals: Originals | None) -> None:
+        """What writes a file without Python is timed too, and an original at its place is kept before."""
+        original = module.serialize_file
+
+        @functools.wraps(original)
+        def serialize_file(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
+            if originals is not None:
+                originals.losing(filename)
+            return original(tensors, filename, *args, **kwargs)
+
+        self._patches.set(module, "serialize_file", spanned(serialize_file, self._recorder, Kind.SAVE))
 
     def after_fork(self) -> None:
         """A forked child removes nothing of its parent's."""

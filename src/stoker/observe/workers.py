@@ -51,16 +51,13 @@ class Accounts:
     def read(self) -> tuple[int, ...]:
         """User ns, system ns, on a core ns, queued ns, minor faults, major faults, bytes read, bytes from disk."""
         usage = resource.getrusage(resource.RUSAGE_THREAD)
-        ran, queued = self._scheduled()
+        ran = time.thread_time_ns()  # schedstat's own figure is only as fresh as the last tick
         read, disk = self._read_bytes()
         user, system = int(usage.ru_utime * 1e9), int(usage.ru_stime * 1e9)
-        return user, system, ran or user + system, queued, usage.ru_minflt, usage.ru_majflt, read, disk
+        return user, system, ran, self._queued(), usage.ru_minflt, usage.ru_majflt, read, disk
 
-    def _scheduled(self) -> tuple[int, int]:
-        if self._schedule is None:
-            return 0, 0
-        ran, queued, _ = os.pread(self._schedule, 96, 0).split()
-        return int(ran), int(queued)
+    def _queued(self) -> int:
+        return int(os.pread(self._schedule, 96, 0).split()[1]) if self._schedule is not None else 0
 
     def _read_bytes(self) -> tuple[int, int]:
         if self._io is None:

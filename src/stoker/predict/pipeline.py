@@ -8,7 +8,8 @@ batches are delivered in order. Without workers the loop makes its batches itsel
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 STEPS = 400
 WARMUP = 60
@@ -20,7 +21,9 @@ class Pipeline:
     """A loader and its loop. Lists hold one entry for each batch that was measured; draws keep them together.
 
     `work_s` and `wait_s` are a worker's CPU and its waiting for one batch. The loop takes `loop_cpu_s` of a core and
-    `loop_wait_s` (the device, mostly) for each step. `worker_bytes`, `batch_bytes` and `main_bytes` are memory.
+    `loop_wait_s` (the device, mostly) for each step; the device itself is busy for `device_s`, and no loop is faster.
+    `worker_bytes`, `batch_bytes` and `main_bytes` are memory.
+    An epoch has `epoch_steps` (None: not known); each worker takes `worker_start_s` at its start, unless `persistent`.
     """
 
     workers: int
@@ -33,6 +36,19 @@ class Pipeline:
     main_bytes: int = 0
     worker_bytes: int = 0
     batch_bytes: int = 0
+    epoch_steps: int | None = None
+    worker_start_s: float = 0.0
+    persistent: bool = False
+    device_s: float = 0.0
+
+    def thinned(self, every: int) -> "Pipeline":
+        """The same, from every n-th batch that was measured."""
+        return replace(self, work_s=self.work_s[::every], wait_s=self.wait_s[::every])
+
+    @property
+    def make_s(self) -> float:
+        """Seconds that one worker takes for a batch, alone."""
+        return (sum(self.work_s) + sum(self.wait_s)) / len(self.work_s)
 
     @property
     def memory_bytes(self) -> int:
@@ -60,7 +76,18 @@ class _Activity:
 def step_s(pipeline: Pipeline, *, steps: int = STEPS, seed: int = 0) -> float:
     """Mean seconds of a steady step."""
     run = _Run(pipeline, random.Random(seed))  # noqa: S311  not for secrets
-    return run.mean_step_s(steps, min(WARMUP, steps // 4))
+    return max(run.mean_step_s(steps, min(WARMUP, steps // 4)), pipeline.device_s)
+
+
+@lru_cache(maxsize=256)
+def epoch_step_s(pipeline: Pipeline, *, seed: int = 0) -> float:
+    """Mean seconds of a step over a whole epoch: the steady step, and the workers' start spread over all steps."""
+    steady_s = step_s(pipeline, seed=seed)
+    if not pipeline.epoch_steps or not pipeline.workers:
+        return steady_s
+    start_s = 0.0 if pipeline.persistent else pipeline.workers * pipeline.worker_start_s
+    late_s = max(start_s + pipeline.make_s - steady_s, 0.0)  # nothing is ready when an epoch begins
+    return steady_s + late_s / pipeline.epoch_steps
 
 
 class _Run:

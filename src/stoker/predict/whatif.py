@@ -2,18 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from stoker.errors import UsageError
+from stoker.predict import epoch_parts
 from stoker.predict.pipeline import Pipeline
 from stoker.records import Attribution, LoaderFacts, Meter, Observation, Value, WorkerTrack
 
-KNOWN = ("num_workers", "prefetch_factor", "batch_size")
+KNOWN = ("num_workers", "prefetch_factor", "batch_size", "persistent_workers")
 """The knobs whose effect on the pipeline is simulated."""
 FEWEST_BATCHES = 4
+WORKER_START_S = 0.03
+"""A fork of a process with torch, where no worker was seen to start."""
 
 
-def measured(seen: Observation, named: Attribution) -> Pipeline:
-    """The pipeline of a run, from what its workers (or its main thread) and its steady steps took."""
+def measured(seen: Observation, named: Attribution, peak_bytes: int | None = None) -> Pipeline:
+    """The pipeline of a run, from what its workers (or its main thread) and its steady steps took.
+
+    `peak_bytes` is what all processes held at most, where the run was not metered from outside.
+    """
     facts = next((wait.facts for wait in named.loaders if wait.role == "train"), None)
     steady = named.steady
     if facts is None or steady is None:
@@ -22,19 +29,41 @@ def measured(seen: Observation, named: Attribution) -> Pipeline:
     batches = [batch for maker in makers for batch in maker.batches]
     if len(batches) < FEWEST_BATCHES:
         raise UsageError(f"only {len(batches)} batches were seen being made; what-if needs {FEWEST_BATCHES}")
+    worker_bytes = _worker_bytes(seen.meters, makers, facts)
+    # With a core for each of ours, who waits for one waits for strangers; another process of ours gets its own share.
+    others = facts.num_workers < seen.machine.cores
     cpu_s, wait_s = _loop_s(named, on_device=seen.tracks[0].device not in (None, "cpu"))
-    return Pipeline(
+    pipeline = Pipeline(
         workers=facts.num_workers,
         prefetch=facts.prefetch_factor or 2,
         cores=seen.machine.quota_cores or float(seen.machine.cores),
         work_s=tuple(batch.user_s + batch.system_s for batch in batches),
-        wait_s=tuple(max(batch.blocked_s, 0.0) for batch in batches),
+        wait_s=tuple(max(batch.blocked_s, 0.0) + (batch.queued_s if others else 0.0) for batch in batches),
         loop_cpu_s=cpu_s,
         loop_wait_s=wait_s,
-        main_bytes=_peak(seen.meters, [str(seen.tracks[0].pid)]),
-        worker_bytes=_worker_bytes(seen.meters, makers, facts),
+        main_bytes=_main_bytes(seen, facts.num_workers * worker_bytes, peak_bytes),
+        worker_bytes=worker_bytes,
         batch_bytes=max((batch.sent_bytes for batch in batches), default=0),
+        device_s=(seen.tracks[0].device_busy_ns or 0) / 1e9 / max(len(named.steps), 1),
     )
+    return replace(pipeline, **_epoch(named, facts, pipeline.make_s))
+
+
+def _epoch(named: Attribution, facts: LoaderFacts, make_s: float) -> dict[str, Any]:
+    """What comes once in an epoch."""
+    parts = epoch_parts(named)
+    steps = next((one.length for one in named.passes if one.is_train and one.length), None)
+    if parts is None or not steps:
+        return {}
+    start_s = WORKER_START_S
+    if facts.num_workers and not facts.persistent_workers:
+        start_s = max(parts.first_batch_s - make_s, 0.0) / facts.num_workers
+    return {"epoch_steps": steps, "worker_start_s": start_s, "persistent": facts.persistent_workers}
+
+
+def _main_bytes(seen: Observation, workers_bytes: int, peak_bytes: int | None) -> int:
+    metered = _peak(seen.meters, [str(seen.tracks[0].pid)])
+    return metered or max((peak_bytes or 0) - workers_bytes, 0)
 
 
 def changed(pipeline: Pipeline, facts: LoaderFacts, knobs: Mapping[str, Value], device_speed: float = 1.0) -> Pipeline:
@@ -46,14 +75,18 @@ def changed(pipeline: Pipeline, facts: LoaderFacts, knobs: Mapping[str, Value], 
     size = knobs.get("batch_size")
     factor = size / facts.batch_size if isinstance(size, int) and facts.batch_size else 1.0
     worker_bytes = pipeline.worker_bytes or pipeline.main_bytes
+    persistent = knobs.get("persistent_workers")
     return replace(
         pipeline,
         workers=workers if isinstance(workers, int) else pipeline.workers,
+        persistent=persistent if isinstance(persistent, bool) else pipeline.persistent,
+        epoch_steps=pipeline.epoch_steps and max(round(pipeline.epoch_steps / factor), 1),
         prefetch=prefetch if isinstance(prefetch, int) else pipeline.prefetch,
         work_s=tuple(one * factor for one in pipeline.work_s),
         wait_s=tuple(one * factor for one in pipeline.wait_s),
         loop_cpu_s=pipeline.loop_cpu_s * factor,
         loop_wait_s=pipeline.loop_wait_s * factor / device_speed,
+        device_s=pipeline.device_s * factor / device_speed,
         worker_bytes=worker_bytes,
         batch_bytes=int(pipeline.batch_bytes * factor),
     )
@@ -76,4 +109,5 @@ def _worker_bytes(meters: Sequence[Meter], makers: Sequence[WorkerTrack], facts:
     """The largest of the workers; 0 if there are none."""
     if not facts.num_workers:
         return 0
-    return max((_peak(meters, [str(maker.pid)]) for maker in makers), default=0)
+    metered = max((_peak(meters, [str(maker.pid)]) for maker in makers), default=0)
+    return metered or max((batch.private_bytes for maker in makers for batch in maker.batches), default=0)

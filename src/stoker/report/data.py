@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from stoker.records import Comparison, Diagnosis, Live, Tuning, WhatIf, encode
+from stoker.records import Comparison, DeviceProfile, Diagnosis, Live, Trial, Tuning, WhatIf, encode
 
 
-def dumps(record: Diagnosis | Tuning | WhatIf | Live | Comparison) -> str:
+def dumps(record: Diagnosis | Tuning | WhatIf | Trial | DeviceProfile | Live | Comparison) -> str:
     """A record as JSON; what was not measured is null."""
     return json.dumps(encode(record), indent=2, allow_nan=False, ensure_ascii=False)
 

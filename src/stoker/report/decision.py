@@ -1,112 +1,322 @@
-"""A tuning for people: the decision record as Markdown, the kept knobs as TOML, a table for the terminal."""
+"""A tuning for people: the decision record as Markdown, the kept knobs as TOML, a patch, a table for the terminal."""
 
+import difflib
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from stoker.records import Trial, Tuning, Value
-from stoker.report import units
+from stoker.records import Finding, LoaderFacts, LossCheck, Trial, Tuning, TuningContext, Value
+from stoker.report import findings, units
+
+MOST_NEXT = 6
 
 
-def toml(tuning: Tuning) -> str:
-    """The kept knobs, for `stoker run --with`."""
+def toml(tuning: Tuning, placeholders: Mapping[str, Value], config: Mapping[str, Value]) -> str:
+    """The kept knobs, for `stoker run --with`: those that the attach sets, those of the command, those of its file."""
+    attached = {n: v for n, v in tuning.final.knobs.items() if n not in placeholders and n not in config}
     lines = ["# Written by stoker tune. Use it: stoker run --with stoker.toml -- python train.py", "[knobs]"]
-    return "\n".join([*lines, *(f"{name} = {_toml(value)}" for name, value in tuning.final.knobs.items())]) + "\n"
+    lines += [f"{name} = {_toml(value)}" for name, value in attached.items()]
+    if placeholders:
+        lines += [
+            "",
+            "[placeholders]",
+            *(f"{json.dumps(name)} = {_toml(value)}" for name, value in placeholders.items()),
+        ]
+    if config and tuning.context is not None:
+        lines += ["", f"[config.{json.dumps(tuning.context.config)}]"]
+        lines += [f"{json.dumps(name)} = {_toml(value)}" for name, value in config.items()]
+    return "\n".join(lines) + "\n"
+
+
+def patch(path: Path, before: str, after: str) -> str:
+    """The change of a file, as `patch -p1` and `git apply` read it."""
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}"
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def _toml(value: Value) -> str:
     return json.dumps(value)  # JSON's scalars are TOML's
 
 
+# ---- the terminal --------------------------------------------------------------------------------------------
+
+
 def show(tuning: Tuning, console: Console) -> None:
     """The outcome in the terminal."""
-    table = Table(
-        "knob", "change", "ratio of rates (95 %)", "decision", "why", title="stoker tune", title_justify="left"
-    )
-    for trial in tuning.trials:
-        table.add_row(trial.knob, _change(trial), _interval(trial), trial.decision, trial.reason)
-    console.print(table)
+    if tuning.trials:
+        table = Table(
+            "knob", "change", "rate ÷ reference (95 %)", "predicted", "decision", "why", title="stoker tune",
+            title_justify="left",
+        )  # fmt: skip
+        for trial in tuning.trials:
+            predicted = _predicted(trial)
+            table.add_row(trial.knob, _change(trial), _interval(trial), predicted, trial.decision, trial.reason)
+        console.print(table)
     console.print(f"[bold]{_headline(tuning)}[/bold]", highlight=False)
-    for line in _files(tuning):
+    for line in _closing(tuning):
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def markdown(tuning: Tuning, command: Sequence[str]) -> str:
+def _closing(tuning: Tuning) -> Iterator[str]:
+    context = tuning.context
+    if context is not None:
+        yield f"stopped because {context.ended}; {context.processes} runs in {units.seconds(context.spent_s)}"
+    if tuning.median_prediction_error is not None:
+        yield f"predictions were off by {tuning.median_prediction_error:.0%} (median)"
+    if tuning.limits is not None:
+        yield f"{tuning.limits.binds} bound it: {_ceilings(tuning)}"
+    first = next((one for one in _beyond_knobs(tuning)), None)
+    if first is not None:
+        yield f"not a knob, but worth more: {first}"
+    if tuning.goal is not None:
+        yield f"goal: {_feasible(tuning)}: {tuning.goal.why}"
+    files = tuning.files
+    if files.decision_md:
+        yield f"decision record: {files.decision_md}"
+    if files.config_patch:
+        yield f"patch: {files.config_patch}"
+    if files.stoker_toml and tuning.final.knobs:
+        yield f"use it: stoker run --with {files.stoker_toml} -- …"
+
+
+def _beyond_knobs(tuning: Tuning) -> Iterator[str]:
+    """Fixes of the findings that no knob is, largest possible gain first."""
+    gained = tuning.final.ratio or 1.0
+    for finding in tuning.findings:
+        other = next((one for one in finding.candidates if one.kind != "knob"), None)
+        if other is not None and finding.gain_max is not None and finding.gain_max > gained:
+            yield f"{findings.short(other.text)} ({finding.cause}, at most {finding.gain_max:.2f}×)"
+
+
+# ---- the record ----------------------------------------------------------------------------------------------
+
+
+def markdown(tuning: Tuning) -> str:
     """The decision record."""
-    return "\n".join(_record(tuning, command)) + "\n"
+    return "\n".join(_record(tuning)) + "\n"
 
 
-def _record(tuning: Tuning, command: Sequence[str]) -> Iterator[str]:
+def _record(tuning: Tuning) -> Iterator[str]:
+    started_s = tuning.context.started_s if tuning.context else 0.0
+    state = "interrupted, not decided to its end" if tuning.context and tuning.context.interrupted else "decided"
     yield f"# Decision: {_headline(tuning)}\n"
-    yield f"Status: decided · Date: {datetime.now(UTC):%Y-%m-%d}\n"
-    yield "## Context\n"
-    yield f"Command: `{shlex.join(command)}`\n"
+    yield "## Status\n"
+    yield f"{state[0].upper()}{state[1:]}, {datetime.fromtimestamp(started_s, UTC):%Y-%m-%d}.\n"
     yield from _context(tuning)
-    yield "\n## Attempts\n"
+    yield from _physical(tuning)
+    yield "## Attempts\n"
     if not tuning.trials:
-        yield "Nothing was left to try.\n"
+        yield "Nothing was worth a trial.\n"
     for number, trial in enumerate(tuning.trials, 1):
         yield from _attempt(number, trial)
-    yield "## Decision\n"
-    yield f"{_headline(tuning)}.\n"
-    if tuning.final.knobs:
-        yield "```toml"
-        yield toml(tuning).rstrip()
-        yield "```\n"
-    if tuning.goal is not None:
-        yield "## Goal\n"
-        yield f"{_feasible(tuning.goal.feasible)}: {tuning.goal.why}.\n"
+    yield from _decision(tuning)
+    yield from _goal(tuning)
     yield from _do_not(tuning)
+    yield from _alternatives(tuning)
+    yield from _next(tuning)
 
 
 def _context(tuning: Tuning) -> Iterator[str]:
-    reference = tuning.reference
+    reference, context = tuning.reference, tuning.context
+    yield "## Context\n"
+    if context is not None:
+        yield f"- Command: `{shlex.join(context.command)}`"
+        yield f"- Hardware: {_hardware(context)}"
+        yield f"- Data: {_data(context.loader)}"
+        steps = context.steps_per_epoch or "an unknown number of"
+        yield f"- Epoch as it was: {units.seconds(context.epoch_s)}, {steps} steps"
     yield f"- Reference: {units.seconds(reference.step_s)} a step, {units.rate(reference.samples_per_s, 'samples')}"
     yield f"- Its knobs: {', '.join(f'`{name}={value}`' for name, value in reference.knobs.items()) or 'not seen'}"
     if tuning.noise is not None:
         band = f"{tuning.noise.ratio_low:.3f} to {tuning.noise.ratio_high:.3f}"
-        yield f"- Noise: the reference against itself lies at {band}"
-    yield "- Method: one knob at a time, fresh processes, interleaved with the reference in random order, no start-up"
+        yield f"- Noise: the reference against itself lies at {band}; a gain must clear that with its whole interval"
+    yield f"- Method: {_method(context)}"
+    if context is not None:
+        spent = f"{units.seconds(context.spent_s)} of {units.seconds(context.budget_s)}"
+        yield f"- Cost: {context.processes} runs, {spent}; it ended because {context.ended}"
+    if tuning.median_prediction_error is not None:
+        yield f"- Predictions: off by {tuning.median_prediction_error:.0%} (median over the trials that were simulated)"
+    yield ""
+
+
+def _hardware(context: TuningContext) -> str:
+    machine = context.machine
+    quota = f" (a quota of {machine.quota_cores:g})" if machine.quota_cores else ""
+    return f"{machine.cores} cores{quota}, {units.size(machine.ram_bytes)} of RAM, device {context.device}"
+
+
+def _data(loader: LoaderFacts | None) -> str:
+    if loader is None:
+        return "no DataLoader was seen"
+    samples = f"{loader.samples:,} samples" if loader.samples is not None else "an unknown number of samples"
+    order = "shuffled" if loader.shuffled else "in order"
+    return f"`{loader.dataset}`, {samples}, batches of {loader.batch_size or 'unknown size'}, {order}"
+
+
+def _method(context: TuningContext | None) -> str:
+    cache = "page cache dropped before every run" if context and context.cold else "page cache as warm as runs leave it"
+    device = f", device replayed from {context.device_profile}" if context and context.device_profile else ""
+    return (
+        "one knob at a time, fresh processes with one seed, interleaved with the reference in random order, start-up "
+        f"left out, {cache}{device}"
+    )
+
+
+def _physical(tuning: Tuning) -> Iterator[str]:
+    yield "## Physical limits\n"
+    if tuning.limits is None:
+        yield "Ceilings were not measured.\n"
+        return
+    bound = f"{tuning.limits.binds} binds. The bound of overlapped stages is the slower one, not their sum."
+    yield f"- {_ceilings(tuning)}: {bound}"
+    if tuning.limits.compute_epoch_s is not None:
+        yield f"- With data for free an epoch would take {units.seconds(tuning.limits.compute_epoch_s)}"
+    for finding in tuning.findings:
+        yield f"- {_finding(finding)}"
+    yield ""
+
+
+def _finding(finding: Finding) -> str:
+    gain = f", at most {finding.gain_max:.2f}×" if finding.gain_max is not None else ""
+    said = "; ".join(f"{item.name} {findings.value(item)}".strip() for item in finding.evidence[:3])
+    return f"`{finding.cause}`{gain}: {said}"
+
+
+def _ceilings(tuning: Tuning) -> str:
+    assert tuning.limits is not None
+    loader, compute = tuning.limits.loader_samples_per_s, tuning.limits.compute_samples_per_s
+    return f"the loader alone {units.rate(loader, 'samples')}, the model alone {units.rate(compute, 'samples')}"
 
 
 def _attempt(number: int, trial: Trial) -> Iterator[str]:
-    yield f"### {number}. `{trial.knob}`: {_change(trial)} — {trial.decision}\n"
-    yield f"- Hypothesis: {trial.hypothesis}"
-    yield f"- Rate, candidate ÷ reference: {_interval(trial)}"
-    if trial.predicted_ratio is not None:
-        yield f"- Predicted: {trial.predicted_ratio:.2f}×"
-    yield f"- Peak memory: {units.size(trial.host_peak_bytes)}"
-    yield f"- Can change what is trained: {'yes' if trial.changes_results else 'no'}"
+    yield f"### {number}. `{trial.knob}`: {_change(trial)} ({trial.decision})\n"
+    yield f"- Objective: a higher rate of steps{' (' + trial.cause + ')' if trial.cause else ''}"
+    yield f"- Hypothesis: {trial.hypothesis}{_expectation(trial)}"
+    based = ", ".join(f"{name}={value}" for name, value in trial.base.items())
+    yield f"- Change: `{trial.knob}` {_change(trial)}{', with ' + based + ' on both sides' if based else ''}"
+    yield f"- Before → after: {units.seconds(trial.reference_step_s)} → {units.seconds(trial.step_s)} a step"
+    yield f"- Rate, candidate ÷ reference: {_interval(trial)} over {len(trial.rounds)} rounds"
+    yield f"- Analysis: {'; '.join(_analysis(trial))}"
+    if trial.loss is not None:
+        yield f"- Loss: {_loss(trial.loss)}"
     yield f"- Decision: **{trial.decision}**, because: {trial.reason}\n"
+
+
+def _expectation(trial: Trial) -> str:
+    if trial.predicted_ratio is not None:
+        return f"; simulated: {trial.predicted_ratio:.2f}×"
+    return f"; at most {trial.gain_max:.2f}×" if trial.gain_max is not None else ""
+
+
+def _analysis(trial: Trial) -> Iterator[str]:
+    if trial.prediction_error is not None:
+        side = "too high" if trial.prediction_error > 0 else "too low"
+        yield f"the simulation was {abs(trial.prediction_error):.0%} {side}"
+    if trial.noise is not None and trial.ratio is not None:
+        yield f"noise {trial.noise.ratio_low:.2f} to {trial.noise.ratio_high:.2f}"
+    yield f"peak memory {units.size(trial.host_peak_bytes)}"
+    if trial.device_peak_bytes is not None:
+        yield f"of the device {units.size(trial.device_peak_bytes)}"
+    yield "it can change what is trained" if trial.changes_results else "it cannot change what is trained"
+
+
+def _loss(check: LossCheck) -> str:
+    if check.verdict == "unknown":
+        return "not comparable: two references differ by as much, or no loss was seen"
+    found = "not a number" if check.difference is None else f"{check.difference:.2%}"
+    noise = "" if check.noise is None else f", two references {check.noise:.2%}"
+    return f"{check.verdict}: {found} apart over the first {check.steps} steps (tolerance {check.tolerance:.0%}{noise})"
+
+
+def _decision(tuning: Tuning) -> Iterator[str]:
+    yield "## Decision\n"
+    yield f"{_headline(tuning)}.\n"
+    if tuning.final.knobs:
+        yield "```"
+        yield from (f"{name} = {_toml(value)}" for name, value in tuning.final.knobs.items())
+        yield "```\n"
+    if tuning.files.config_patch:
+        yield f"As a patch: `patch -p1 < {tuning.files.config_patch}`\n"
+
+
+def _goal(tuning: Tuning) -> Iterator[str]:
+    if tuning.goal is not None:
+        yield "## Goal\n"
+        yield f"{_feasible(tuning)}: {tuning.goal.why}.\n"
 
 
 def _do_not(tuning: Tuning) -> Iterator[str]:
     rejected = [trial for trial in tuning.trials if trial.decision in ("revert", "unsafe")]
     if not rejected:
         return
+    context = tuning.context
+    where = f"on {_hardware(context)}, with this data and this command" if context else "with this data and command"
     yield "## Do not attempt\n"
-    yield "On this machine, with this data and this command; elsewhere it may be otherwise.\n"
+    yield f"The evidence is from {where}; elsewhere it may be otherwise.\n"
     for trial in rejected:
-        yield f"- `{trial.knob}={trial.after}`: {trial.reason} ({_interval(trial)})"
+        based = f" beside {', '.join(f'{n}={v}' for n, v in trial.base.items())}" if trial.base else ""
+        yield f"- `{trial.knob}={trial.after}`{based}: {trial.reason} ({_interval(trial)}, {len(trial.rounds)} rounds)"
     yield ""
+
+
+def _alternatives(tuning: Tuning) -> Iterator[str]:
+    if not tuning.alternatives:
+        return
+    yield "## Alternatives\n"
+    yield "| what | brings | costs |\n|---|---|---|"
+    for one in tuning.alternatives:
+        yield f"| {findings.short(one.name)} | {one.brings} | {one.costs} |"
+    yield ""
+
+
+def _next(tuning: Tuning) -> Iterator[str]:
+    yield "## Next steps\n"
+    steps = []
+    if tuning.final.knobs and tuning.files.stoker_toml:
+        steps.append(f"Train with it: `stoker run --with {tuning.files.stoker_toml} -- …`")
+    steps += [f"No knob does this: {text}" for text in _beyond_knobs(tuning)]
+    steps += [
+        f"Undecided: `{trial.knob}={trial.after}` ({_interval(trial)}); more rounds could tell"
+        for trial in tuning.trials
+        if trial.decision == "undecided"
+    ]
+    if tuning.context and tuning.context.ended.startswith("the budget"):
+        steps.append("Something was left to try: a larger --budget")
+    for step in steps[:MOST_NEXT] or ["None: nothing is predicted to bring 3 %"]:
+        yield f"- {step}"
+    for finding in tuning.findings[:1]:
+        hint = next((one.hint for one in finding.candidates if one.kind != "knob" and one.hint), None)
+        if hint is not None:
+            yield f"\n```\n{findings.short(hint)}\n```"
+
+
+# ---- words -----------------------------------------------------------------------------------------------------
 
 
 def _headline(tuning: Tuning) -> str:
     final = tuning.final
     if not final.knobs:
-        return "keep the configuration as it is; nothing tried was proven faster"
+        tried = "nothing tried was proven faster" if tuning.trials else "nothing was worth a trial"
+        return f"keep the configuration as it is; {tried}"
     knobs = ", ".join(f"{name}={value}" for name, value in final.knobs.items())
     if final.ratio is None:
         return f"set {knobs}; the gain of all together was not measured"
     return f"set {knobs}: {final.ratio:.2f}× the rate (95 %: {final.ci_low:.2f} to {final.ci_high:.2f})"
 
 
-def _feasible(feasible: bool | None) -> str:
-    return {True: "Reached", False: "Out of reach", None: "Not reached with what was tried"}[feasible]
+def _feasible(tuning: Tuning) -> str:
+    goal = tuning.goal
+    assert goal is not None
+    if goal.reached:
+        return "reached"
+    return {True: "feasible, not reached", False: "out of reach", None: "not reached"}[goal.feasible]
 
 
 def _change(trial: Trial) -> str:
@@ -120,8 +330,7 @@ def _interval(trial: Trial) -> str:
     return f"{trial.ratio:.2f}× ({trial.ci_low:.2f} to {trial.ci_high:.2f})"
 
 
-def _files(tuning: Tuning) -> Iterator[str]:
-    if tuning.files.decision_md:
-        yield f"decision record: {tuning.files.decision_md}"
-    if tuning.files.stoker_toml and tuning.final.knobs:
-        yield f"use it: stoker run --with {tuning.files.stoker_toml} -- …"
+def _predicted(trial: Trial) -> str:
+    if trial.predicted_ratio is not None:
+        return f"{trial.predicted_ratio:.2f}×"
+    return f"≤ {trial.gain_max:.2f}×" if trial.gain_max is not None else "–"

@@ -110,7 +110,12 @@ def _timeline(excerpt: Excerpt) -> Figure:
 
     hidden = len(excerpt.lanes) - len(shown_lanes(excerpt))
     more = f" {hidden} more workers are not drawn." if hidden else ""
-    joined = " A slanted line joins the batch that a worker made to the wait that it ended." if excerpt.joins else ""
+    joined = ""
+    if excerpt.joins:
+        joined = (
+            " A line joins the batch that a worker made to the step that took it: strong where it was waited for, "
+            "faint where it was ready before."
+        )
     device = "" if "device" in excerpt.lanes else " This device keeps no timeline of its own."
     last = excerpt.first_step + excerpt.steps - 1
     return Figure(

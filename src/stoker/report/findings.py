@@ -9,6 +9,8 @@ from stoker.report import units
 
 MOST_FINDINGS = 4
 MOST_CANDIDATES = 4
+MOST_EVIDENCE = 2
+"""What is said of a finding that is not the first."""
 
 
 def headline(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
@@ -19,15 +21,17 @@ def headline(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         return
     first = diagnosis.findings[0]
     yield "verdict", f"{first.cause}: {meaning(first.cause)}"
-    yield "why", "; ".join(_said(item) for item in first.evidence)
+    yield "why", "\n".join(_said(item) for item in first.evidence)
     if first.place:
         yield "where", short(first.place)
     yield "next", short(first.fix)
     if first.gain_max is not None:
         yield "gain", _at_most(first)
+    yield "sure", f"{units.share(first.confidence)}, by the spread of what was measured"
     yield from _ceilings(diagnosis)
     for other in diagnosis.findings[1:MOST_FINDINGS]:
-        yield "also", f"{other.cause}, {_at_most(other)}"
+        said = ", ".join(_said(item) for item in other.evidence[:MOST_EVIDENCE])
+        yield "also", f"{other.cause}: {said}; {_at_most(other)}"
     if diagnosis.restart_below_share is not None:
         done = units.share(diagnosis.restart_below_share)
         yield (
@@ -49,7 +53,8 @@ def short(text: str) -> str:
 def _at_most(finding: Finding) -> str:
     if finding.gain_max is None:
         return "no faster, but safer" if finding.cause == "ram-growth" else "as it is"
-    after = f"; after that, you will be bound by {finding.then}" if finding.then else ""
+    then = "the model's own work" if finding.then == "compute-bound" else finding.then
+    after = f"; after that, you will be bound by {then}" if then else ""
     return f"at most {finding.gain_max:.2f}× as fast{after}"
 
 
@@ -65,7 +70,7 @@ def _ceilings(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
 
 
 def _said(item: Evidence) -> str:
-    return f"{item.name} {value(item)}".strip()
+    return f"{item.name}: {value(item)}"
 
 
 def value(item: Evidence) -> str:
@@ -80,7 +85,7 @@ def value(item: Evidence) -> str:
         return units.share(item.value)
     if item.unit == "ratio":
         return f"{item.value:.1f}×"
-    return f"{item.value:,.4g} {item.unit}".strip()
+    return f"{units.number(item.value)} {item.unit}".strip()
 
 
 def candidates(diagnosis: Diagnosis) -> Iterator[tuple[str, Candidate]]:

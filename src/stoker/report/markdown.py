@@ -16,7 +16,7 @@ def _lines(diagnosis: Diagnosis, run: str, command: Sequence[str]) -> Iterator[s
     yield f"# stoker doctor · {run}\n"
     yield f"`{' '.join(command)}`\n"
     for name, text in headline(diagnosis):
-        yield f"- **{name}** {text}"
+        yield f"- **{name}** {text.replace(chr(10), '; ')}"
     yield ""
     yield from _findings(diagnosis)
     yield from _table(("phase", "seconds", "share"), [

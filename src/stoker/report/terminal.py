@@ -131,12 +131,17 @@ def _table(*columns: str) -> Table:
 
 
 def _candidates(diagnosis: Diagnosis) -> Table:
+    """One block each: what, at which line, and below it what to write; a line to copy is never broken by a column."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in ("what to do", "how", "risk", "results", "when"):
-        table.add_column(column, overflow="fold")
-    for _, one in findings.candidates(diagnosis):
-        changes = "may change" if one.changes_results else "same"
-        table.add_row(Text(findings.short(one.text)), Text(findings.short(one.hint)), one.risk, changes, one.horizon)
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column("what to do", overflow="fold")
+    for place, (cause, one) in enumerate(findings.candidates(diagnosis), 1):
+        changes = "may change results" if one.changes_results else "same results"
+        text = Text(findings.short(one.text), style="bold")
+        text.append(f"\nfor {cause} · risk {one.risk} · {changes} · {one.horizon}", style="dim")
+        if one.hint:
+            text.append("\n" + "\n".join(f"    {line}" for line in findings.short(one.hint).splitlines()), style="")
+        table.add_row(str(place), text)
     return table
 
 

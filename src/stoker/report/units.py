@@ -39,3 +39,11 @@ def rate(value: float | None, unit: str) -> str:
     if value is None:
         return "–"
     return f"{value:,.0f} {unit}/s" if value >= 100 else f"{value:.3g} {unit}/s"  # noqa: PLR2004
+
+
+def number(value: float) -> str:
+    """A plain number: whole above a thousand, three digits below."""
+    return f"{value:,.0f}" if abs(value) >= THOUSAND else f"{value:.3g}"
+
+
+THOUSAND = 1000

@@ -4,21 +4,30 @@ Which candidates, and when a candidate is judged, is told from outside.
 """
 
 import random
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 
 from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError, UsageError
-from stoker.predict.pipeline import step_s
+from stoker.predict.pipeline import epoch_step_s
 from stoker.predict.whatif import KNOWN, changed
-from stoker.records import Decision, Judgement, Limits, Round, Value
+from stoker.records import Decision, Judgement, Limits, Outcome, Round, Value
+from stoker.trial import cold
+from stoker.trial.command import Command, like
+from stoker.trial.journal import Entry, Journal
 from stoker.trial.limits import choose, refusal
-from stoker.trial.measure import Sample, measure
+from stoker.trial.measure import Manner, Sample, examine, measure, opened_files
+from stoker.trial.protocol import Usage
 
 PATIENCE = 6.0
 """A candidate that takes this many times the reference's time is ended."""
+LINE = 2
+"""Sizes that a line needs."""
+HEADROOM = 0.9
+"""The share of its limit that another batch size may be predicted to fill: later batches can be larger."""
 
 Judge = Callable[[Sequence[Round], Sequence[Round], bool], Judgement | None]
 """Rounds of the candidate, of the reference against itself, and whether more can be had → what they say, if asked."""
@@ -26,15 +35,20 @@ Judge = Callable[[Sequence[Round], Sequence[Round], bool], Judgement | None]
 
 @dataclass(slots=True)
 class Candidate:
-    """Knobs to try together, and what came of them."""
+    """Knobs to try together, and what came of them. `base` is what both sides had besides."""
 
     knobs: Mapping[str, Value]
     hypothesis: str
+    cause: str | None = None
+    gain_max: float | None = None
+    base: Mapping[str, Value] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
     judgement: Judgement | None = None
     failure: tuple[Decision, str] | None = None
     samples: list[Sample] = field(default_factory=list)
+    references: list[Sample] = field(default_factory=list)
     predicted_ratio: float | None = None
+    seconds: float = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -53,7 +67,25 @@ class Candidate:
     @property
     def is_kept(self) -> bool:
         """True if it was proven to be faster."""
-        return self.judgement is not None and self.judgement.decision == "keep"
+        return self.verdict[0] == "keep"
+
+    @property
+    def ratio(self) -> float:
+        """As measured; 1 if it was not."""
+        return self.judgement.interval.ratio if self.judgement else 1.0
+
+
+class Listener:
+    """Hears how a contest goes; this one says nothing."""
+
+    def starting(self, knobs: Mapping[str, Value], number: int) -> None:
+        """A process is about to start."""
+
+    def running(self, usage: Usage) -> None:
+        """About twice a second while it runs."""
+
+    def judged(self, one: Candidate) -> None:
+        """A round of a candidate is over."""
 
 
 class Contest:
@@ -61,64 +93,151 @@ class Contest:
 
     def __init__(
         self,
-        command: Sequence[str],
+        command: Command,
         directory: Path,
+        manner: Manner,
         *,
         budget_s: float,
-        steady_s: float,
         max_ram_bytes: int | None,
         judge: Judge,
-        said: Callable[["Candidate"], None],
+        listener: Listener | None = None,
+        start: Mapping[str, Value] | None = None,
     ) -> None:
         self.command = command
-        self._judge_now = judge
-        self._said = said
+        self.manner = manner
+        self.start = dict(start or {})
+        """What the reference itself needs, because the command has places for it."""
         self.base: dict[str, Value] = {}
         self.references: list[Sample] = []
+        self.own_references: list[Sample] = []
+        """Of the user's own configuration, with nothing kept yet."""
+        self.own_potential: float | None = None
+        """How many times as fast the user's own loop is on batches that are there already, where that was measured."""
+        self.gained = 1.0
+        """By what was kept so far."""
         self.process_s = 0.0
+        self.spent_s = 0.0
+        self.processes = 0
+        self._budget_s = budget_s
+        self._judge_now = judge
+        self._listener = listener or Listener()
         self._directory = directory
+        self._journal = Journal(directory)
         self._max_ram_bytes = max_ram_bytes
-        self._steady_s = steady_s
-        self._ends_s = time.monotonic() + budget_s
+        self._against_itself: list[Round] = []
         self._draw = random.Random(0)  # noqa: S311  an order, not a secret
-        self._count = 0
+        self._cold: list[Path] | None = None
+        self._peaks: dict[int, tuple[int, int]] = {}
+        """Of host and device, by the batch size that was measured."""
+        self._steps: dict[int, list[float]] = {}
 
     @property
     def left_s(self) -> float:
-        """What is left of the budget."""
-        return self._ends_s - time.monotonic()
+        """What is left of the budget: all that was measured is taken off, also what an earlier tuner measured."""
+        return self._budget_s - self.spent_s
+
+    @property
+    def potential(self) -> float | None:
+        """What the model itself allows, as a multiple of the present rate."""
+        return None if self.own_potential is None else self.own_potential / self.gained
+
+    @property
+    def is_replaying(self) -> bool:
+        """True while an interrupted tuning is being told what it measured before."""
+        return self._journal.is_replaying
 
     def limits(self) -> Limits:
         """What one trial may take now."""
         seconds = PATIENCE * self.process_s if self.process_s else max(self.left_s, 1.0)
         return choose(self._max_ram_bytes, seconds=seconds)
 
+    def examine(self, budget_s: float) -> Path:
+        """One run of the reference with the doctor's experiments; where its records are."""
+        place = self._directory / "doctor"
+        if (place / "seconds").exists():  # of the tuning that is gone on with
+            self.spent_s += float((place / "seconds").read_text())
+            return place
+        shutil.rmtree(place, ignore_errors=True)
+        began = time.monotonic()
+        self._listener.starting({}, 0)
+        limits = choose(self._max_ram_bytes, seconds=max(self.left_s, 1.0))
+        examine(
+            self.command,
+            self.start,
+            place,
+            limits,
+            budget_s=budget_s,
+            manner=self.manner,
+            progress=self._listener.running,
+        )
+        (place / "seconds").write_text(str(time.monotonic() - began))
+        self.spent_s += time.monotonic() - began
+        return place
+
     def run(self, knobs: Mapping[str, Value]) -> Sample:
-        """One process."""
-        self._count += 1
-        place = self._directory / f"{self._count:03}"
-        return measure(self.command, {**self.base, **knobs}, place, self.limits(), steady_s=self._steady_s)
+        """One process; one that was measured before is told again."""
+        wanted = {**self.start, **self.base, **knobs}
+        self.processes += 1
+        entry = self._journal.next(wanted)
+        if entry is None or entry.sample is None:
+            entry = self._measure(wanted, knobs)
+            self._journal.add(entry)
+        self.spent_s += entry.seconds
+        assert entry.sample is not None
+        self._remember_size(entry.sample)
+        return entry.sample
+
+    def _remember_size(self, sample: Sample) -> None:
+        host, device = sample.outcome.host_peak_bytes, sample.device_peak_bytes
+        if sample.batch_size and sample.step_s is not None and host is not None:
+            self._steps.setdefault(sample.batch_size, []).append(sample.step_s)
+            before = self._peaks.get(sample.batch_size, (0, 0))
+            self._peaks[sample.batch_size] = (max(before[0], host), max(before[1], device or 0))
+
+    def _measure(self, wanted: Mapping[str, Value], knobs: Mapping[str, Value]) -> Entry:
+        place = self._directory / f"{self.processes:03}"
+        shutil.rmtree(place, ignore_errors=True)  # what a killed tuner left of its last process
+        if self.manner.files:
+            self._cool()
+        self._listener.starting({**self.base, **knobs}, self.processes)
+        began = time.monotonic()
+        sample = measure(self.command, wanted, place, self.limits(), self.manner, self._listener.running)
+        return Entry(place.name, dict(wanted), time.monotonic() - began, sample)
+
+    def _cool(self) -> None:
+        """Drop what the runs read; the first one is asked what that is."""
+        if self._cold is None and self.references:
+            seen = set(opened_files(self._directory / "001"))
+            self._cold = sorted(seen | set(cold.named_files(self.command.words)))
+        cold.drop(self._cold if self._cold is not None else cold.named_files(self.command.words))
 
     def refer(self) -> Sample:
         """One process of the reference; one that fails ends the tuning, because nothing can be compared with it."""
         sample = self.run({})
         if sample.step_s is None:
-            raise _no_reference(sample, self._directory / f"{self._count:03}" / "output.txt")
+            raise no_reference(sample.outcome, sample.steps, self._directory / f"{self.processes:03}" / "output.txt")
+        if self.references:
+            self._against_itself.append(Round((_rate(self.references[-1]),), (_rate(sample),)))
         self.references.append(sample)
+        if not self.base:
+            self.own_references.append(sample)
         self.process_s = max(self.process_s, sample.outcome.seconds)
         return sample
 
     def against_itself(self) -> list[Round]:
-        """The reference's runs with the present knobs, each against the one before."""
-        return [Round((_rate(a),), (_rate(b),)) for a, b in pairwise(self.references)]
+        """Every process of a reference against the one before of the same."""
+        return list(self._against_itself)
 
-    def rebase(self, knobs: Mapping[str, Value] | None) -> None:
-        """Let kept knobs be part of the reference; None goes back to the user's own."""
-        self.base = {} if knobs is None else {**self.base, **knobs}
-        self.references.clear()
+    def rebase(self, kept: Candidate | None) -> None:
+        """Let kept knobs be part of the reference, which was measured as a candidate; None is the user's own."""
+        self.base = {} if kept is None else {**self.base, **kept.knobs}
+        self.references = [self.own_references[-1]] if kept is None else [kept.samples[-1]]
+        self.gained = 1.0 if kept is None else self.gained * kept.ratio
 
     def decide(self, candidates: Sequence[Candidate]) -> None:
         """Rounds of the reference and all open candidates, in random order, until none is open."""
+        for one in candidates:
+            one.base = dict(self.base)
         while opened := [one for one in candidates if one.is_open]:
             if self.left_s < self.process_s * (1 + len(opened)):
                 for one in opened:
@@ -137,27 +256,61 @@ class Contest:
                 self._try(one)
         assert reference is not None
         for one in opened:
+            one.references.append(reference)
             if one.failure is None:
                 one.rounds.append(Round((_rate(reference),), (_rate(one.samples[-1]),)))
                 self._judge(one, last=False)
-            self._said(one)
+            self._listener.judged(one)
 
     def _try(self, one: Candidate) -> None:
-        one.predicted_ratio, predicted_bytes = predicted(self.references[-1], one.knobs)
-        unsafe = refusal(self.limits(), host_bytes=predicted_bytes)
-        if unsafe is not None:
-            one.failure = ("unsafe", unsafe)
-            return
+        if self.references:
+            ratio, predicted_bytes = predicted(self.references[-1], one.knobs, self.potential)
+            size = batch_size_in(one.knobs)
+            if size is not None:
+                ratio = self._ratio_at(size) if len(one.knobs) == 1 else None
+            one.predicted_ratio = ratio if one.predicted_ratio is None else one.predicted_ratio
+            unsafe = self._refusal(one, predicted_bytes)
+            if unsafe is not None:
+                one.failure = ("unsafe", unsafe)
+                return
+        before_s = self.spent_s
         sample = self.run(one.knobs)
+        one.seconds += self.spent_s - before_s
         one.samples.append(sample)
-        ending = sample.outcome.ending
-        if ending in ("ram", "shm", "device", "processes"):
-            one.failure = ("unsafe", sample.outcome.reason)
-        elif sample.refused:
-            one.failure = ("revert", sample.refused[0])
-        elif sample.step_s is None:
-            reason = sample.outcome.reason if ending != "finished" else f"only {sample.steps} steps were seen"
-            one.failure = ("revert", reason)
+        one.failure = _failure(sample, self.references[-1] if self.references else None)
+
+    def _refusal(self, one: Candidate, predicted_bytes: int | None) -> str | None:
+        """Why it must not be started; settled once, and written down, because what is free changes."""
+        wanted = {**self.start, **self.base, **one.knobs, "": "refused"}
+        if one.samples:
+            return None
+        entry = self._journal.next(wanted) if self._journal.refuses(wanted) else None
+        if entry is not None:
+            return entry.refusal
+        if self._journal.is_replaying:
+            return None
+        why = refusal(self.limits(), host_bytes=predicted_bytes) or self._too_large(one)
+        if why is not None:
+            self._journal.add(Entry("", wanted, 0.0, None, why))
+        return why
+
+    def _too_large(self, one: Candidate) -> str | None:
+        """Why another batch size would leave no headroom: memory on the line through the two largest measured."""
+        size = batch_size_in(one.knobs)
+        if size is None or len(self._peaks) < LINE:
+            return None
+        host, device = (line_at(size, {known: peaks[i] for known, peaks in self._peaks.items()}) for i in (0, 1))
+        total = self.references[-1].device_total_bytes if self.references else None
+        limits = replace(self.limits(), device_bytes=total)
+        return refusal(limits, host_bytes=int(host / HEADROOM), device_bytes=int(device / HEADROOM))
+
+    def _ratio_at(self, size: int) -> float | None:
+        """Another batch size, from what a step took at two others: one size says nothing about what a step costs."""
+        now = self.references[-1].batch_size
+        if now is None or now not in self._steps or len(self._steps) < LINE:
+            return None
+        step_s = {known: median(took) for known, took in self._steps.items()}
+        return size / now * step_s[now] / max(line_at(size, step_s), 1e-9)
 
     def _judge(self, one: Candidate, *, last: bool) -> None:
         if one.rounds:
@@ -166,32 +319,70 @@ class Contest:
             one.failure = ("undecided", "the budget was spent before its first round")
 
 
+def line_at(size: int, known: Mapping[int, float]) -> float:
+    """A figure at another size, on the line through the two largest; never less than that of the larger one."""
+    (low, at_low), (high, at_high) = sorted(known.items())[-2:]
+    slope = max(at_high - at_low, 0.0) / (high - low)
+    return at_high + slope * max(size - high, 0)
+
+
+def batch_size_in(knobs: Mapping[str, Value]) -> int | None:
+    """The batch size among these knobs, whatever the setting is called in full."""
+    found = next((value for name, value in knobs.items() if getattr(like(name), "name", "") == "batch_size"), None)
+    return found if isinstance(found, int) else None
+
+
+def _failure(sample: Sample, reference: Sample | None) -> tuple[Decision, str] | None:
+    """What became of a candidate that cannot be measured."""
+    ending = sample.outcome.ending
+    if ending in ("ram", "shm", "device", "processes"):
+        return "unsafe", sample.outcome.reason
+    if sample.memory_failed:
+        return "unsafe", "it ran out of memory"
+    if sample.refused:
+        return "revert", sample.refused[0]
+    total, peak = sample.device_total_bytes, sample.device_peak_bytes or 0
+    before = reference.device_peak_bytes or 0 if reference else 0
+    if total and peak > max(HEADROOM * total, before):
+        return "unsafe", f"it took {peak / total:.0%} of the device's memory, which leaves no headroom"
+    if sample.step_s is None:
+        return "revert", sample.outcome.reason if ending != "finished" else f"only {sample.steps} steps were seen"
+    return None
+
+
 def _rate(sample: Sample) -> float:
     assert sample.sample_s is not None
     return sample.sample_s
 
 
-def predicted(reference: Sample, knobs: Mapping[str, Value]) -> tuple[float | None, int | None]:
-    """Candidate over reference: the ratio of rates, and the bytes of memory, as simulated; None where it cannot be."""
+def predicted(
+    reference: Sample, knobs: Mapping[str, Value], potential: float | None = None
+) -> tuple[float | None, int | None]:
+    """Candidate over reference: the ratio of rates, and the bytes of memory, as simulated; None where it cannot be.
+
+    `potential` is what the model itself allows; another batch size has another one.
+    """
     pipeline, facts = reference.pipeline, reference.loader
     if pipeline is None or facts is None or any(name not in KNOWN for name in knobs):
         return None, None
     other = changed(pipeline, facts, knobs)
     size = knobs.get("batch_size")
     samples = size / facts.batch_size if isinstance(size, int) and facts.batch_size else 1.0
-    return samples * step_s(pipeline) / step_s(other), other.memory_bytes
+    ratio = samples * epoch_step_s(pipeline) / epoch_step_s(other)
+    bounded = ratio if potential is None or "batch_size" in knobs else min(ratio, max(potential, 1.0))
+    return bounded, other.memory_bytes
 
 
-def _no_reference(sample: Sample, output: Path) -> StokerError:
+def no_reference(outcome: Outcome, steps: int, output: Path) -> StokerError:
     """Why nothing can be compared; the command's own words first."""
     words = output.read_text(errors="replace").rstrip()
-    if sample.outcome.ending == "time":
-        return UsageError(f"one run did not end within the budget ({sample.outcome.reason}); set a larger --budget")
-    if sample.outcome.ending != "finished":
+    if outcome.ending == "time":
+        return UsageError(f"one run did not end within the budget ({outcome.reason}); set a larger --budget")
+    if outcome.ending != "finished":
         return ScriptFailedError(
-            f"{words}\nthe command failed as it is, so nothing was tried: {sample.outcome.reason}".lstrip()
+            f"{words}\nthe command failed as it is, so nothing was tried: {outcome.reason}".lstrip()
         )
     return TooFewStepsError(
-        f"{sample.steps} training steps were seen in {sample.outcome.seconds:.0f} s; more are needed to compare. "
+        f"{steps} training steps were seen in {outcome.seconds:.0f} s; more are needed to compare. "
         "Is this the script that trains, and does it train with torch?"
     )

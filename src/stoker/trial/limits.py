@@ -6,8 +6,8 @@ import psutil
 
 from stoker.errors import UnsafeError
 from stoker.records import Limits
+from stoker.sizes import format_bytes
 from stoker.trial import cgroup, shm
-from stoker.trial.sizes import format_bytes
 
 # The part of what is free now that a trial may take. The rest is more than memory bandwidth can fill between two looks
 # of the watch: 20 % of 24 GiB in a tenth of a second would be 48 GiB/s.

@@ -1,30 +1,59 @@
 """One process of the user's command with some knobs, guarded, observed until its steps are steady: seconds a sample."""
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from stoker.attribute import attribute
 from stoker.errors import UsageError
 from stoker.observe.launch import prepare
+from stoker.observe.meters import Meters
 from stoker.observe.options import Options
+from stoker.observe.originals import restore
 from stoker.observe.readback import read
 from stoker.predict import epoch_parts
 from stoker.predict.pipeline import Pipeline
 from stoker.predict.whatif import measured
-from stoker.records import Attribution, Limits, LoaderFacts, Observation, Outcome, Value
+from stoker.records import Attribution, Limits, LoaderFacts, Observation, Outcome, Value, encode
 from stoker.trial import guard
+from stoker.trial.command import Command
+from stoker.trial.protocol import Usage
 
-FEWEST_STEPS = 8
-"""Fewer steps than this say nothing about a rate."""
+FEWEST_STEPS = 4
+"""Fewer steps than this say nothing about a rate; where steps are fast, a run is watched for many more."""
+LOSSES = 20
+"""Of the first steps, kept to see whether a knob changes what is trained."""
+MOST_BATCHES = 400
+"""Kept of those that were measured: enough for a distribution, small enough for a journal."""
+OUT_OF_MEMORY = ("OutOfMemoryError", "out of memory", "MemoryError", "DefaultCPUAllocator: can't allocate")
+TAIL_BYTES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How every process of a tuning is run, reference and candidates alike.
+
+    `steady_s` is how long one is watched once it trains; `epoch_s` when an epoch is cut, so that the next one's start
+    is seen too; `files` asks for the names of the files that are read.
+    """
+
+    steady_s: float
+    epoch_s: float | None = None
+    files: bool = False
+    device_profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One process. `step_s` is the whole epoch's seconds a step, its first batch spread over it; None if not reached.
 
-    `before` holds what each knob was before it was set; `refused` says why knobs could not be set.
+    `before` holds what each knob was before it was set; `refused` says why knobs could not be set; `memory_failed` that
+    the script itself ended because memory was short. `first_batch_s` and `epochs` are of training.
     """
 
     outcome: Outcome
@@ -35,6 +64,13 @@ class Sample:
     pipeline: Pipeline | None
     before: Mapping[str, Value]
     refused: tuple[str, ...]
+    losses: tuple[float | None, ...] = ()
+    memory_failed: bool = False
+    device_peak_bytes: int | None = None
+    device_total_bytes: int | None = None
+    epochs: int = 0
+    first_batch_s: float | None = None
+    device: str | None = None
 
     @property
     def sample_s(self) -> float | None:
@@ -43,39 +79,143 @@ class Sample:
 
 
 def measure(
-    command: Sequence[str], knobs: Mapping[str, Value], directory: Path, limits: Limits, *, steady_s: float
+    command: Command,
+    knobs: Mapping[str, Value],
+    directory: Path,
+    limits: Limits,
+    manner: Manner,
+    progress: Callable[[Usage], None] | None = None,
 ) -> Sample:
     """Run the command with these knobs, for about `steady_s` seconds of training, its output kept in `directory`."""
-    options = Options(budget_s=steady_s, cycle=False, probe=False, knobs=dict(knobs))
     directory.mkdir(parents=True)
     place = directory.resolve()
-    environment = prepare(command, place, options)
+    ready = command.with_knobs(knobs, place)
+    options = Options(
+        budget_s=manner.steady_s,
+        cycle=False,
+        probe=False,
+        knobs=dict(ready.attached),
+        epoch_s=manner.epoch_s,
+        losses=LOSSES,
+        seed=0,
+        files=manner.files,
+        device_profile=manner.device_profile,
+    )
+    environment = prepare(ready.words, place, options)
     with (directory / "output.txt").open("wb") as output:
-        outcome = guard.run(command, limits, environment=environment, stdout=output, stderr=output)
+        try:
+            outcome = guard.run(
+                ready.words, limits, environment=environment, stdout=output, stderr=output, progress=progress
+            )
+        finally:
+            restore(place)
+    return _sample(place, outcome)
+
+
+def examine(
+    command: Command,
+    knobs: Mapping[str, Value],
+    directory: Path,
+    limits: Limits,
+    *,
+    budget_s: float,
+    manner: Manner,
+    progress: Callable[[Usage], None] | None = None,
+) -> Outcome:
+    """One run with the doctor's experiments in it, guarded like a trial; its records are left in `directory`."""
+    directory.mkdir(parents=True)
+    place = directory.resolve()
+    ready = command.with_knobs(knobs, place)
+    options = Options(
+        budget_s=budget_s, knobs=dict(ready.attached), files=manner.files, device_profile=manner.device_profile
+    )
+    environment = prepare(ready.words, place, options)
+    with (directory / "output.txt").open("wb") as output, (directory / "meters.jsonl").open("w") as meters:
+        try:
+            outcome = guard.run(
+                ready.words,
+                limits,
+                environment=environment,
+                stdout=output,
+                stderr=output,
+                progress=_Metering(meters, progress).tick,
+            )
+        finally:
+            restore(place)
+    end = {"end_ns": time.perf_counter_ns(), "code": outcome.exit_code, "interrupted": outcome.ending == "interrupted"}
+    (place / "end.json").write_text(json.dumps(end))
+    return outcome
+
+
+def opened_files(directory: Path) -> Iterator[Path]:
+    """The files that a run noted as read."""
+    for note in _notes(directory):
+        if note.get("note") == "opened":
+            yield Path(note["path"])
+
+
+class _Metering:
+    """Reads the machine's meters whenever the guard says how it goes."""
+
+    def __init__(self, file: Any, then: Callable[[Usage], None] | None) -> None:
+        self._file = file
+        self._then = then
+        self._meters: Meters | None = None
+
+    def tick(self, usage: Usage) -> None:
+        if self._meters is None:
+            guards = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+            if guards:
+                self._meters = Meters(guards[-1].pid)
+        meter = self._meters.read() if self._meters else None
+        if meter is not None:
+            self._file.write(json.dumps(encode(meter)) + "\n")
+            self._file.flush()
+        if self._then is not None:
+            self._then(usage)
+
+
+def _sample(place: Path, outcome: Outcome) -> Sample:
     seen = read(place)
     track = seen.tracks[0]
     named = attribute(track)
     loader = next((wait.facts for wait in named.loaders if wait.role == "train"), None)
     before, refused = _settings(place)
     finished = outcome.ending == "finished"
+    train = [one for one in named.passes if one.is_train and one.batches]
+    parts = epoch_parts(named)
     return Sample(
         outcome=outcome,
         step_s=_step_s(named) if finished and len(named.steps) >= FEWEST_STEPS else None,
         steps=len(named.steps),
         batch_size=loader.batch_size if loader else None,
         loader=loader,
-        pipeline=_pipeline(seen, named),
+        pipeline=_pipeline(seen, named, outcome.host_peak_bytes),
         before=before,
         refused=refused,
+        losses=track.losses,
+        memory_failed=outcome.ending == "failed" and _ran_out(place / "output.txt"),
+        device_peak_bytes=track.device_peak_bytes or outcome.device_peak_bytes,
+        device_total_bytes=track.device_total_bytes,
+        epochs=len(train),
+        first_batch_s=parts.first_batch_s if parts else None,
+        device=track.device,
     )
 
 
-def _pipeline(seen: Observation, named: Attribution) -> Pipeline | None:
+def _ran_out(output: Path) -> bool:
+    tail = output.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
+    return any(word in tail for word in OUT_OF_MEMORY)
+
+
+def _pipeline(seen: Observation, named: Attribution, peak_bytes: int | None) -> Pipeline | None:
     """What predictions start from; None where too little was seen."""
     try:
-        return measured(seen, named)
+        found = measured(seen, named, peak_bytes)
     except UsageError:
         return None
+    every = max(len(found.work_s) // MOST_BATCHES, 1)
+    return found.thinned(every)
 
 
 def _step_s(named: Attribution) -> float | None:
@@ -87,15 +227,20 @@ def _step_s(named: Attribution) -> float | None:
     return (parts.first_batch_s + parts.head_s + parts.steady_s) / length
 
 
-def _settings(directory: Path) -> tuple[dict[str, Value], tuple[str, ...]]:
-    """What the child noted about its knobs: the values they had, and those that could not be set."""
-    before: dict[str, Value] = {}
-    refused: dict[str, None] = {}
+def _notes(directory: Path) -> Iterator[dict[str, Any]]:
     for path in sorted(directory.glob("*.notes")):
         for line in path.read_text().splitlines():
-            note = json.loads(line) if line.endswith("}") else {}
-            if note.get("note") == "set":
-                before.setdefault(note["knob"], note["before"])
-            elif note.get("note") == "refused":
-                refused[note["why"]] = None
-    return before, tuple(refused)
+            if line.endswith("}"):
+                yield json.loads(line)
+
+
+def _settings(directory: Path) -> tuple[dict[str, Value], tuple[str, ...]]:
+    """What the child noted about its knobs: the values they had, and those that could be set nowhere."""
+    before: dict[str, Value] = {}
+    refused: dict[str, str] = {}
+    for note in _notes(directory):
+        if note.get("note") == "set":
+            before.setdefault(note["knob"], note["before"])
+        elif note.get("note") == "refused":
+            refused[note["knob"]] = note["why"]
+    return before, tuple(why for knob, why in refused.items() if knob not in before)

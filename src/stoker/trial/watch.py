@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from stoker.records import Ending, Limits
+from stoker.sizes import format_bytes
 from stoker.trial import device, memory
 from stoker.trial.cgroup import Group
 from stoker.trial.protocol import Usage
 from stoker.trial.shm import Segments
-from stoker.trial.sizes import format_bytes
 from stoker.trial.tree import Tree
 
 # At least ten looks a second (issue: "watched at ≥ 10 Hz"), the time of a look included.

@@ -30,7 +30,7 @@ class Scale(NamedTuple):
     epochs: int
 
 
-SCALES = {"small": Scale(4800, 180, 96, 48, 1, 0.012, 8), "large": Scale(9600, 320, 200, 128, 2, 0.036, 5)}
+SCALES = {"small": Scale(2400, 2000, 96, 48, 1, 0.012, 16), "large": Scale(2560, 4000, 200, 128, 2, 0.036, 20)}
 
 
 class Events(Dataset[Event]):

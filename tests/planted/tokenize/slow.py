@@ -31,7 +31,7 @@ class Scale(NamedTuple):
     epochs: int
 
 
-SCALES = {"small": Scale(240, 700, 4, 256, 0.010, 15), "large": Scale(640, 1500, 8, 512, 0.030, 9)}
+SCALES = {"small": Scale(240, 2500, 4, 256, 0.010, 15), "large": Scale(320, 5000, 8, 512, 0.030, 18)}
 
 
 def make_documents(path: Path, scale: Scale) -> list[dict[str, Any]]:

@@ -187,9 +187,11 @@ class NpySource(Source):
         return addresses
 
     def enter(self, first: Ints, sizes: Ints) -> None:
-        """Read ahead what is not in the page cache."""
-        if self._block_rows > 1 and bool((sizes == 1).all()):
+        """Read ahead what is not in the page cache, and keep what is touched to these rows."""
+        if self._is_single(sizes):
             advice.at_random(*self._whole())
+        else:
+            advice.set_apart(*self._ranges(first, sizes))
         if self._cold:  # a thread had to wait for the disk
             self._cold = False
             advice.will_need(*self._ranges(first, sizes))
@@ -197,8 +199,14 @@ class NpySource(Source):
     def leave(self, first: Ints, sizes: Ints) -> None:
         """Take rows out of the process's resident memory."""
         # Single rows lie on pages that others share: there it is cheaper, and no worse, to forget them all.
-        single = self._block_rows > 1 and bool((sizes == 1).all())
-        advice.forget(*(self._whole() if single else self._ranges(first, sizes)), within=self._whole())
+        single = self._is_single(sizes)
+        ranges = self._whole() if single else self._ranges(first, sizes)
+        advice.forget(*ranges, within=self._whole())
+        if not single:
+            advice.join_again(*ranges)
+
+    def _is_single(self, sizes: Ints) -> bool:
+        return self._block_rows > 1 and bool((sizes == 1).all())
 
     def _check(self) -> None:
         """Refuse files that were cut short: reading a mapping past the end of its file ends the process."""

@@ -21,7 +21,7 @@ from stoker.loader.source.interface import Skipped
 from stoker.loader.source.manifest import Manifest
 from stoker.loader.source.remote import Remote, check_scheme, local_folder
 from stoker.loader.source.subset import Subset, choose
-from stoker.loader.units import parse_bytes
+from stoker.sizes import parse_bytes
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 _FREE_SHARE = 0.8
@@ -62,7 +62,7 @@ def open_images(
     manifest, fresh = _listing(remote, shelf, labels, relist)
     source = _source(manifest, labels, on_error, decoder=decoder, remote=remote, requests=requests, hedge=hedge)
     if shelf is not None:
-        budget = None if cache_bytes is None else parse_bytes(cache_bytes, "cache_bytes")
+        budget = None if cache_bytes is None else parse_bytes(cache_bytes, "cache_bytes", least_bytes=1 << 20)
         source.attach(shelf, *_shelve(shelf, source.manifest, budget, fresh))
     return source
 

@@ -79,7 +79,7 @@ def _spikes(course: Course, factor: float) -> list[Any]:
         }
         for one in course.long_steps
     ]
-    points = alt.Chart(data(rows)).mark_point(filled=True, size=45, color=COLOURS["data_wait"])
+    points = alt.Chart(data(rows)).mark_point(filled=True, opacity=1, size=45, color=COLOURS["data_wait"])
     layers = [points.encode(x="step:Q", y="at:Q", tooltip=["step:Q", "time:N", "part:N"])]
     left = [row for row in rows if row["step"] in labelled and row["step"] < last / 2]
     right = [row for row in rows if row["step"] in labelled and row["step"] >= last / 2]

@@ -82,7 +82,7 @@ def config(scheme: str = "light") -> dict[str, Any]:
         "text": {"color": ink, "fontSize": 12},
         "title": {"color": ink, "anchor": "start", "fontSize": 14},
         "rule": {"color": faint},
-        "style": {"halo": {"stroke": GROUND[scheme]}, "ink": {"stroke": ink}},
+        "style": {"halo": {"color": GROUND[scheme]}, "ink": {"color": ink}},
     }
 
 

@@ -1,6 +1,6 @@
 """A few real steps across the main thread, the workers and the device; waits joined to the batch that ended them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -94,16 +94,25 @@ def _joins(excerpt: Excerpt, lanes: Mapping[str, int], factor: float) -> list[An
             "x2": round(join.taken_s * factor, 4),
             "y": lanes[join.lane] + BAR_BOTTOM,
             "y2": main + BAR_TOP,
+            "waited": join.made_s > join.taken_s - join.wait_s,
             "text": f"step {join.step}: waited {units.seconds(join.wait_s)} for this batch of {join.lane}",
         }
         for join in excerpt.joins
         if join.lane in lanes
     ]
-    base = alt.Chart(data(rows))
-    rules = base.mark_rule(clip=True, strokeWidth=2, color=COLOURS["data_wait"]).encode(
-        x="x:Q", x2="x2:Q", y="y:Q", y2="y2:Q", tooltip=[alt.Tooltip("text:N", title="joined")]
-    )
-    ends = base.mark_point(clip=True, filled=True, size=28, color=COLOURS["data_wait"]).encode(
-        x="x2:Q", y="y2:Q", tooltip=[alt.Tooltip("text:N", title="joined")]
-    )
-    return [rules, ends]
+    waited = [row for row in rows if row["waited"]]
+    others = [row for row in rows if not row["waited"]]
+    layers = [_rules(others, 1, 0.4)] if others else []
+    if waited:
+        ends = alt.Chart(data(waited)).mark_point(
+            clip=True, filled=True, opacity=1, size=28, color=COLOURS["data_wait"]
+        )
+        words = [alt.Tooltip("text:N", title="joined")]
+        layers += [_rules(waited, 2, 1), ends.encode(x="x2:Q", y="y2:Q", tooltip=words)]
+    return layers
+
+
+def _rules(rows: Sequence[Mapping[str, Any]], width: float, opacity: float) -> Any:
+    """Strong where the main thread was waiting when the batch came, faint where the batch was there before."""
+    rules = alt.Chart(data(rows)).mark_rule(clip=True, strokeWidth=width, opacity=opacity, color=COLOURS["data_wait"])
+    return rules.encode(x="x:Q", x2="x2:Q", y="y:Q", y2="y2:Q", tooltip=[alt.Tooltip("text:N", title="joined")])

@@ -14,13 +14,19 @@ _UNITS = {
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 
 
-def parse_bytes(text: str) -> int:
-    """The bytes that a text such as `16GiB` means; units of 1000 and of 1024 are kept apart."""
-    match = _TEXT.fullmatch(text)
+def parse_bytes(text: int | str, name: str | None = None, *, least_bytes: int = 1) -> int:
+    """The bytes that a text such as `16GiB` means; units of 1000 and of 1024 are kept apart.
+
+    `name` is what the size is for, so that a refusal can say it.
+    """
+    match = _TEXT.fullmatch(str(text)) if not isinstance(text, bool) else None
     unit = _UNITS.get(match[2].lower()) if match else None
     size_bytes = int(float(match[1]) * unit) if match and unit else 0
     if size_bytes < 1:
-        raise UsageError(f"{text!r} is not a size; expected a positive number and a unit, such as 16GiB, 800MB or 4096")
+        what = f"{name} is {text!r}, which is" if name else f"{text!r} is"
+        raise UsageError(f"{what} not a size; expected a positive number and a unit, such as 16GiB, 800MB or 4096")
+    if size_bytes < least_bytes:
+        raise UsageError(f"{name or 'the size'} is {size_bytes} bytes; expected at least {format_bytes(least_bytes)}")
     return size_bytes
 
 

@@ -16,15 +16,20 @@ RAM_SHARE = 0.8
 """The share of free memory that workers may take; the rest is for the model, the page cache and surprises."""
 WORKER_BYTES = 300 << 20
 """A worker that was not seen: an interpreter with torch, and a few batches."""
+TEXT = ', column="text", tokenizer="tokenizer.json", length=512'
+VOLUMES = ", patch=(64, 64, 64)"
 KNOWN_DATA = {
-    ".npy": "*.npy",
-    ".parquet": "*.parquet",
-    ".jsonl": "*.jsonl",
-    ".tif": "*.tif",
-    ".tiff": "*.tiff",
-    ".zarr": "",
+    ".npy": "",
+    ".parquet": "",
+    ".jsonl": TEXT,
+    ".txt": TEXT,
+    ".tif": VOLUMES,
+    ".tiff": VOLUMES,
+    ".zarr": VOLUMES,
 }
+"""Files that `stoker.open` reads, and what it has to be told of them; the values are examples."""
 IMAGES = (".jpg", ".jpeg", ".png", ".webp")
+PICTURES = ", size=(224, 224)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,28 +129,39 @@ def _layout(text: str, hint: str) -> Candidate:
 
 
 def _loader(setting: Setting) -> Candidate:
-    """The two lines, with the user's own paths where they are known."""
-    source = _source(setting.files)
-    shuffle = setting.facts is not None and setting.facts.shuffled
-    opened = f'data = stoker.open("{source}")' if source else "data = dataset  # your own, as it is"
-    line = f"loader = stoker.Loader(data, batch_size={setting.batch_size}, shuffle={shuffle})"
-    return Candidate("loader", "use Stoker's loader", None, None, f"{opened}\n{line}", "medium", True, "next run")
+    """The two lines, with the user's own paths where they are known, and where they go."""
+    source, told = _source(setting.files)
+    facts = setting.facts
+    shuffle = facts is not None and facts.shuffled
+    opened = f'+ data = stoker.open("{source}"{told})' if source else "+ data = dataset  # your own, as it is"
+    workers = "" if source else f", num_workers={setting.workers}"
+    line = f"+ loader = stoker.Loader(data, batch_size={setting.batch_size}, shuffle={shuffle}{workers})"
+    where = f" for the loop at {facts.file}:{facts.line}" if facts is not None and facts.file else ""
+    return Candidate(
+        "loader", f"use Stoker's loader{where}", None, None, f"{opened}\n{line}", "medium", True, "next run"
+    )
 
 
-def _source(files: tuple[str, ...]) -> str | None:
-    """A pattern for the files that were read, if they are of a kind that Stoker reads."""
-    for suffix in KNOWN_DATA:
+def _source(files: tuple[str, ...]) -> tuple[str | None, str]:
+    """A pattern for the files that were read, if they are of a kind that Stoker reads, and what else it asks."""
+    for suffix, told in KNOWN_DATA.items():
         ours = [file for file in files if file.endswith(suffix)]
         if ours:
-            folder = os.path.commonpath([os.path.dirname(file) for file in ours])  # noqa: PTH120
-            return f"{folder}/*{suffix}" if len(ours) > 1 else ours[0]
+            folder = _common(ours)
+            return (f"{folder}/*{suffix}" if len(ours) > 1 else ours[0]), told
     pictures = [file for file in files if file.lower().endswith(IMAGES)]
-    return os.path.commonpath([os.path.dirname(file) for file in pictures]) if pictures else None  # noqa: PTH120
+    return (_common(pictures), PICTURES) if pictures else (None, "")
+
+
+def _common(files: list[str]) -> str:
+    """The folder that holds them all; one above, if each has a folder of its own."""
+    return os.path.commonpath([os.path.dirname(file) for file in files])  # noqa: PTH120
 
 
 def _folder(setting: Setting) -> str:
-    source = _source(setting.files)
-    return source.rpartition("/*")[0] or source if source else "DATA"
+    """What `stoker pack` takes: the folder of the files that were read, as they are known, or a word for it."""
+    known = [file for file in setting.files if not file.startswith("http")]
+    return _common(known) if known else "DATA"
 
 
 def _at(finding: Finding) -> str:
@@ -226,12 +242,21 @@ def _cold(finding: Finding, setting: Setting) -> Iterator[Candidate]:
 
 def _once(finding: Finding, setting: Setting) -> Iterator[Candidate]:
     """Do it once: the result is the same every time."""
+    call = f"{_called(finding)}(…)"
     yield _code(
         f"do it once and keep the result{_at(finding)}",
-        "  def __init__(self, …):\n+     self.kept = {}\n  def __getitem__(self, i):\n+     if i not in self.kept:\n"
-        "+         self.kept[i] = self.prepare(i)\n+     return self.kept[i]",
+        f"- result = {call}\n+ if i not in self.kept:            # self.kept = {{}} in __init__\n"
+        f"+     self.kept[i] = {call}\n+ result = self.kept[i]",
     )
-    del setting
+    if _source(setting.files)[0]:
+        yield _loader(setting)
+
+
+def _called(finding: Finding) -> str:
+    """The user's function as one calls it: the last two words of its place."""
+    name = finding.place.rpartition(" ")[2] if finding.place else "self.prepare"
+    owner, _, method = name.rpartition(".")
+    return f"self.{method}" if owner and "<" not in owner else method
 
 
 def _copy(finding: Finding, setting: Setting) -> Iterator[Candidate]:
@@ -252,6 +277,18 @@ def _precision(finding: Finding, setting: Setting) -> Iterator[Candidate]:
     del finding, setting
     yield _knob("amp", "bf16", "run the model in bf16")
     yield _knob("tf32", True, "let fp32 matmuls use TF32")
+
+
+def _compute(finding: Finding, setting: Setting) -> Iterator[Candidate]:
+    """The model's own work fills the step: fewer bits, a better layout, fewer passes over memory."""
+    del finding
+    ran = setting.said.probes.inspection
+    if ran is None or not ran.autocast:
+        yield _knob("amp", "bf16", "run the model in bf16")
+    if ran is not None and ran.convolutions > ran.channels_last:
+        yield _knob("channels_last", True, "keep images in the layout that convolutions like best")
+    if setting.said.probes.recompiles is None:  # torch.compile is not in use
+        yield _knob("compile", True, "compile the model")
 
 
 def _collate(finding: Finding, setting: Setting) -> Iterator[Candidate]:
@@ -304,6 +341,7 @@ def _simple(hint: str, text: str) -> Callable[[Finding, Setting], Iterator[Candi
 
 
 CANDIDATES: dict[str, Callable[[Finding, Setting], Iterator[Any]]] = {
+    "compute-bound": _compute,
     "too-few-workers": _too_few,
     "too-many-workers": _too_many,
     "worker-respawn": _respawn,

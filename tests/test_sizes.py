@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.errors import UsageError
-from stoker.trial.sizes import format_bytes, parse_bytes
+from stoker.sizes import format_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,11 @@ def test_a_size_means_what_it_says(text: str, size_bytes: int) -> None:
 def test_what_is_not_a_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match=r"is not a size; expected .* such as 16GiB"):
         parse_bytes(text)
+
+
+def test_what_is_too_small_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match=r"memory is 10 bytes; expected at least 1\.0 MiB"):
+        parse_bytes(10, "memory", least_bytes=1 << 20)
 
 
 @given(st.integers(1, 2**50))

@@ -1,0 +1,242 @@
+"""`stoker tune`: try knobs one at a time against the user's own configuration, keep what is proven, write it down."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stoker.errors import StokerError, UsageError
+from stoker.ledger import HOME, Ledger, Row
+
+if TYPE_CHECKING:  # numpy and the trials are loaded when something is tried, so that --help is fast
+    from stoker.commands.tune.investigate import Investigation
+    from stoker.commands.tune.request import Request
+    from stoker.records import Diagnosis, Observation, Tuning
+    from stoker.trial.contest import Candidate, Contest
+
+INTERRUPTED = 130
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--budget", default="10m", show_default=True, help="How long to try, in all.")
+@click.option(
+    "--knob",
+    "knobs",
+    multiple=True,
+    metavar="KNOB=V,V",
+    help="Try these values first. A knob of docs/knobs.md, a {placeholder} of the command (its first value is the "
+    "reference), or a key of --config. batch_size=auto looks for the fastest that is safe. Repeatable.",
+)
+@click.option("--only", is_flag=True, help="Try nothing but the knobs that were named.")
+@click.option("--keep-results", is_flag=True, help="Try only knobs that cannot change what is trained.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A YAML, JSON or TOML file that the command reads; trials get a changed copy, the result is a patch.",
+)
+@click.option("--steady", default="6s", show_default=True, help="How long each run is watched once it trains.")
+@click.option("--max-ram", metavar="SIZE", help="The most memory one trial may take. Default: 80 % of what is free.")
+@click.option("--cold", is_flag=True, help="Drop the data's pages from memory before every run, on both sides.")
+@click.option("--goal", metavar="epoch=TIME", help="A target for the epoch; says whether it can be reached.")
+@click.option("--findings", metavar="RUN", help="Plan from this run of the doctor, instead of a new one.")
+@click.option(
+    "--device-profile",
+    metavar="RUN",
+    help="Replay the device of a recorded run (or a profile as JSON): tune the loader without that device.",
+)
+@click.option(
+    "--resume", is_flag=False, flag_value="last", metavar="[RUN]", help="Go on with an interrupted tuning; no COMMAND."
+)
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), help="Also write the result as JSON to this file."
+)
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Directory for the records.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def tune(
+    resume: str | None, json_path: Path | None, out: Path | None, command: tuple[str, ...], **given: object
+) -> int:
+    """Try knobs against your own configuration, keep what is proven faster. COMMAND is how you start it:
+
+    \b
+        stoker tune --budget 5m -- python train.py
+        stoker tune --knob num_workers=0,2,4 --keep-results -- python train.py
+        stoker tune --knob batch_size=32,64 -- python train.py --batch-size {batch_size}
+        stoker tune --config exp.yaml --knob train.batch_size=32,64 -- python train.py --config exp.yaml
+        stoker tune --resume
+
+    First the doctor looks for causes; what to try comes from them and from a simulation of your loader, largest
+    predicted gain first, until nothing left is predicted to bring 3 % or the budget is spent. One knob at a time,
+    reference and candidate interleaved in random order in fresh processes, each within a budget of memory and time; the
+    answer is a ratio of rates with a 95 % interval. Your checkpoints and your config file are not touched. What is kept
+    goes into stoker.toml, for `stoker run --with stoker.toml`; why, into decision.md.
+
+    Exit codes: 0 done, 2 wrong usage, 3 the command fails as it is, 4 too few steps, 5 unsafe, 130 interrupted.
+    """  # noqa: D301  click's own mark is a backspace
+    from stoker.observe.originals import recover
+
+    recover(HOME)
+    ledger = Ledger()
+    if resume is not None:
+        row, request = _resumed(ledger, resume, command)
+        print(f"stoker: going on with {row.run}", file=sys.stderr)
+    else:
+        request = _requested(command, given)
+        row = ledger.open_run(request.words, out)
+        request.write(row.directory)
+        print(f"stoker: tuning for {given['budget']}; records go to {row.directory}", file=sys.stderr)
+    return _run(ledger, row, request, json_path)
+
+
+def _requested(words: Sequence[str], given: dict[str, object]) -> "Request":
+    """The command line, checked as a whole before anything is written."""
+    from stoker.commands.tune.request import Request, goal_seconds, seconds, wishes
+    from stoker.observe.launch import resolve
+    from stoker.sizes import parse_bytes
+    from stoker.trial.command import Command
+
+    config, max_ram, knobs = given["config"], given["max_ram"], given["knobs"]
+    assert isinstance(knobs, tuple)
+    command = Command(resolve(words), config if isinstance(config, Path) else None)
+    wanted = wishes(command, knobs, keep_results=bool(given["keep_results"]))
+    if given["only"] and not (wanted.asked or wanted.search):
+        raise UsageError("--only was given, but no --knob with a value to try; write --knob num_workers=0,2,4")
+    return Request(
+        words=command.words,
+        start=wanted.start,
+        asked=wanted.asked,
+        search=wanted.search,
+        budget_s=seconds(str(given["budget"])),
+        steady_s=seconds(str(given["steady"])),
+        max_ram_bytes=None if max_ram is None else parse_bytes(str(max_ram)),
+        goal_s=goal_seconds(None if given["goal"] is None else str(given["goal"])),
+        keep_results=bool(given["keep_results"]),
+        only=bool(given["only"]),
+        cold=bool(given["cold"]),
+        config=None if config is None else str(config),
+        device_profile=_profile(given["device_profile"]),
+        findings=None if given["findings"] is None else str(Ledger().find(str(given["findings"])).resolve()),
+    )
+
+
+def _profile(name: object) -> str | None:
+    """Where the profile is; one is made of a recorded run."""
+    if name is None:
+        return None
+    from stoker.commands.tune.profile import find_profile
+
+    return str(find_profile(str(name)).resolve())
+
+
+def _resumed(ledger: Ledger, name: str, words: Sequence[str]) -> tuple[Row, "Request"]:
+    from stoker.commands.tune.request import FILE, Request
+
+    rows = [row for row in ledger.runs() if (row.directory / FILE).is_file()]
+    if name == "last":
+        rows = [row for row in rows if row.state != "done"]
+    else:
+        place = ledger.find(name)
+        rows = [row for row in rows if row.directory.resolve() == place.resolve()]
+    if not rows:
+        raise UsageError("no interrupted tuning is there to go on with; start one: stoker tune -- python train.py")
+    row = rows[0]
+    if row.state == "done":
+        raise UsageError(f"{row.run} is done; see {row.directory / 'decision.md'}")
+    if words:
+        raise UsageError(f"--resume goes on with the command of {row.run}; leave the command out")
+    return row, Request.read(row.directory)
+
+
+def _run(ledger: Ledger, row: Row, request: "Request", json_path: Path | None) -> int:
+    from stoker.commands.tune.investigate import Investigation, judge_at_looks
+    from stoker.commands.tune.live import Live
+    from stoker.trial.contest import Contest
+    from stoker.trial.measure import Manner
+
+    live = Live(request.budget_s)
+    manner = Manner(request.steady_s, files=request.cold, device_profile=request.device_profile)
+    contest = Contest(
+        request.command,
+        row.directory,
+        manner,
+        budget_s=request.budget_s,
+        max_ram_bytes=request.max_ram_bytes,
+        judge=judge_at_looks,
+        listener=live,
+        start=request.start,
+    )
+    live.contest = contest
+
+    def noted(number: int, one: "Candidate") -> None:
+        from stoker.commands.tune.record import trial
+        from stoker.report import data
+
+        ledger.add_trial(
+            row.run, number, one.verdict[0], data.dumps(trial(investigation.found, number, one, contest.command))
+        )
+
+    investigation = Investigation(
+        contest, request, lambda budget_s: _diagnose(contest, request, budget_s), live.tell, noted
+    )
+    state = "failed"
+    try:
+        investigation.run()
+        state = "done"
+    except KeyboardInterrupt:
+        state = "interrupted"
+        live.clear()
+        print(f"stoker: stopped; go on with: stoker tune --resume {row.run}", file=sys.stderr)
+    finally:
+        live.clear()
+        ledger.close_run(row.run, state, None, None)
+    if investigation.found.first is not None:
+        _publish(investigation, request, row, json_path, interrupted=state == "interrupted")
+    return 0 if state == "done" else INTERRUPTED
+
+
+def _diagnose(contest: "Contest", request: "Request", budget_s: float) -> "tuple[Observation, Diagnosis] | None":
+    """The doctor's own run, guarded; None where it could not judge, and then nothing but the simulation plans."""
+    from stoker.commands.doctor import diagnose
+
+    try:
+        seen, said = diagnose(Path(request.findings) if request.findings else contest.examine(budget_s))
+    except StokerError:
+        return None
+    return (seen, said) if said.steps else None
+
+
+def _publish(
+    investigation: "Investigation", request: "Request", row: Row, json_path: Path | None, *, interrupted: bool
+) -> None:
+    from rich.console import Console
+
+    from stoker.commands import pages
+    from stoker.commands.tune.record import build
+    from stoker.records import Files
+    from stoker.report import data, decision
+
+    directory, command = row.directory, investigation.contest.command
+    files = Files(str(directory / "decision.md"), str(directory / "stoker.toml"), pages.place_of(directory))
+    tuning = build(investigation.found, investigation.contest, request, files, row.started_s, interrupted=interrupted)
+    keys = command.config_keys(tuning.final.knobs)
+    if keys and command.config is not None:
+        tuning = _with_patch(tuning, directory)
+        changed = command.config.changed(keys)
+        patch = decision.patch(command.config.path, command.config.text, changed)
+        (directory / "config.patch").write_text(patch)
+    fills = {name: value for name, value in tuning.final.knobs.items() if name in command.placeholders}
+    (directory / "stoker.toml").write_text(decision.toml(tuning, {**request.start, **fills}, keys))
+    (directory / "decision.md").write_text(decision.markdown(tuning))
+    text = data.dumps(tuning)
+    data.write(text, directory / "tuning.json")
+    if json_path is not None:
+        data.write(text, json_path)
+    decision.show(tuning, Console(stderr=True))
+    pages.offer_tuning(tuning, command.words, directory)
+
+
+def _with_patch(tuning: "Tuning", directory: Path) -> "Tuning":
+    from dataclasses import replace
+
+    return replace(tuning, files=replace(tuning.files, config_patch=str(directory / "config.patch")))

@@ -1,0 +1,118 @@
+"""What the user asked for, read from the command line once and kept, so that an interrupted tuning can go on."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.errors import UsageError
+from stoker.records import Value, decode, encode
+from stoker.trial.command import Command, like
+
+FILE = "request.json"
+SEARCH = "auto"
+"""`batch_size=auto`: the fastest that is safe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A tuning as it was asked for. `start` fills the command's placeholders for the reference itself."""
+
+    words: tuple[str, ...]
+    start: Mapping[str, Value]
+    asked: tuple[Mapping[str, Value], ...]
+    search: tuple[str, ...]
+    budget_s: float
+    steady_s: float
+    max_ram_bytes: int | None = None
+    goal_s: float | None = None
+    keep_results: bool = False
+    only: bool = False
+    cold: bool = False
+    config: str | None = None
+    device_profile: str | None = None
+    findings: str | None = None
+
+    @property
+    def command(self) -> Command:
+        """The command with its places for knobs."""
+        return Command(self.words, Path(self.config) if self.config else None)
+
+    def write(self, directory: Path) -> None:
+        """Keep it beside what is measured."""
+        (directory / FILE).write_text(json.dumps(encode(self)))
+
+    @staticmethod
+    def read(directory: Path) -> "Request":
+        """What was kept."""
+        try:
+            return decode(Request, json.loads((directory / FILE).read_text()))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{directory} holds no tuning to go on with: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The user's own knobs and values."""
+
+    start: dict[str, Value]
+    asked: tuple[dict[str, Value], ...]
+    search: tuple[str, ...]
+
+
+def wishes(command: Command, texts: Sequence[str], *, keep_results: bool) -> Wishes:
+    """`--knob NAME=V,V`, each as often as there are values; a placeholder's first value is the reference's own."""
+    start: dict[str, Value] = {}
+    asked: list[dict[str, Value]] = []
+    search: list[str] = []
+    for text in texts:
+        name, values = _split(text)
+        found = [value.strip() for value in values.split(",")]
+        if found == [SEARCH] and getattr(like(name), "name", "") == "batch_size" and name not in command.placeholders:
+            command.parse(name, "1")
+            search.append(name)
+        else:
+            parsed = [command.parse(name, value) for value in found]
+            if name in command.placeholders:
+                start[name], *parsed = parsed
+            asked += [{name: value} for value in parsed if value != command.before(name)]
+        if keep_results and command.changes_results(name) and (search or asked):
+            raise UsageError(f"{name} can change what is trained; leave it or --keep-results out")
+    _check_filled(command, start)
+    return Wishes(start, tuple(asked), tuple(search))
+
+
+def _split(text: str) -> tuple[str, str]:
+    name, equals, values = text.partition("=")
+    if not equals or not values.strip():
+        raise UsageError(f"--knob {text} has no values; write --knob {name.strip()}=VALUE,VALUE")
+    return name.strip(), values
+
+
+def _check_filled(command: Command, start: Mapping[str, Value]) -> None:
+    missing = sorted(command.placeholders - set(start))
+    if missing:
+        name = missing[0]
+        raise UsageError(
+            f"no knob fills {{{name}}}; write --knob {name}=VALUE,VALUE (the first is the reference), "
+            f"or {{{{{name}}}}} for the braces themselves"
+        )
+
+
+def seconds(text: str) -> float:
+    """A duration as people write it: `90`, `90s`, `10m`, `1.5h`."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
+    if match is None or float(match[1]) <= 0:
+        raise UsageError(f"{text!r} is not a duration; expected something like 90s, 10m or 1.5h")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def goal_seconds(text: str | None) -> float | None:
+    """`epoch=20m`."""
+    if text is None:
+        return None
+    name, _, value = text.partition("=")
+    if name != "epoch" or not value:
+        raise UsageError(f"--goal {text} is not a goal; expected something like epoch=20m")
+    return seconds(value)

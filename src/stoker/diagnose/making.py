@@ -1,0 +1,58 @@
+"""What is known of how a batch is made: by its profile, by its files, and by making it twice."""
+
+from itertools import pairwise
+
+from stoker.diagnose.facts import Facts
+from stoker.records import Making
+
+AGAIN = 2
+"""Files opened a second time, for other samples, that prove that a file holds several."""
+
+
+def makings(facts: Facts) -> list[Making]:
+    """Batches that were made under a profile, or with an eye on text."""
+    found = list(facts.probes.makings)
+    for worker in facts.seen.workers:
+        found += worker.makings
+    return found
+
+
+def place(facts: Facts) -> str | None:
+    """The user's function that took most of a batch, below the one that only calls it."""
+    calls = [call for making in makings(facts) for call in making.functions if _is_users(call.file)]
+    if not calls:
+        return None
+    calls.sort(key=lambda call: -call.total_s)
+    best = calls[0]
+    for outer, inner in pairwise(calls):
+        if inner.total_s < 0.8 * outer.total_s:
+            break
+        best = inner
+    return f"{best.file}:{best.line} {best.function}"
+
+
+def _is_users(file: str) -> bool:
+    return bool(file) and "site-packages" not in file and "/lib/python" not in file and "stoker/observe" not in file
+
+
+def same_share(facts: Facts) -> float | None:
+    """The share of batches that came out the same when they were made a second time."""
+    fresh, again = facts.benches.get("fresh", ()), facts.benches.get("again", ())
+    pairs = [(a.result_hash, b.result_hash) for a, b in zip(fresh, again, strict=False) if a.result_hash]
+    return sum(1 for a, b in pairs if a == b) / len(pairs) if pairs else None
+
+
+def files_shared(facts: Facts) -> bool:
+    """True if files are opened again for other samples: a file holds more than one of them."""
+    opens = again = visited = 0
+    for worker in facts.makers:
+        rows = worker.batches[1:]  # what a process opens first is its own code
+        if rows:
+            opened = sum(row.opens for row in rows)
+            opens += opened
+            again += max(opened - (rows[-1].names - worker.batches[0].names), 0)
+            again += sum(row.samples for row in rows if not row.opens)  # served from what another sample opened
+            visited += sum(row.samples for row in rows)
+    samples = (facts.facts.samples if facts.facts else None) or visited
+    each_once = visited <= samples  # no sample can have come twice yet, so a name that did holds several
+    return again >= AGAIN and each_once and opens > 0.5 * visited  # a file that is kept is not opened again

@@ -1,0 +1,219 @@
+"""Files that were there before a diagnostic run are there after it, unchanged, whatever the shortened script overwrote.
+
+Python tells its audit hooks of every file that is about to be opened, removed or renamed. Before an original is
+truncated it is moved aside, before it is removed or replaced it gets a second name, and a line in a journal says so.
+When the run has ended, whoever started it puts everything back; after kill -9 of all of them, the next command does.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from _thread import get_ident
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from stat import S_ISLNK, S_ISREG
+from typing import Any
+
+JOURNAL = "originals.jsonl"
+NEW_FILES = 50
+"""How many names of new files are kept for the report."""
+_NOT_FILES = ("/proc/", "/dev/", "/sys/")
+_NOT_THEIRS = (f"{os.sep}__pycache__{os.sep}", f"{os.sep}.cache{os.sep}", f"{os.sep}.stoker{os.sep}")
+
+
+class Originals:
+    """The child's side: keeps what is about to be lost."""
+
+    def __init__(self, directory: Path, started_s: float) -> None:
+        self._directory = str(directory)
+        self._started_ns = int(started_s * 1e9)
+        self._journal = directory / JOURNAL
+        self._busy: set[int] = set()
+        self._count = 0
+        self._made: dict[str, None] = {}
+        self._off = False
+        scratch = tempfile.gettempdir() + os.sep
+        self._not_theirs = (*_NOT_FILES, self._directory, *(() if str(Path.cwd()).startswith(scratch) else (scratch,)))
+        self._acts: dict[str, Callable[..., None]] = {
+            "open": self._opened,
+            "os.remove": self._removed,
+            "os.rename": self._renamed,
+        }
+
+    def start(self) -> None:
+        """Listen. An audit hook cannot be taken back, only silenced."""
+        sys.addaudithook(self._hear)
+
+    def stop(self) -> None:
+        """The script's own code has ended."""
+        self._off = True
+
+    def new_files(self) -> list[str]:
+        """What the script itself made and left, as far as it was seen."""
+        return [path for path in self._made if os.path.exists(path)]  # noqa: PTH110
+
+    def losing(self, path: Any) -> None:
+        """A file is about to be written by something that Python does not hear of."""
+        self._hear("open", (path, "w", os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+
+    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+        act = self._acts.get(event)
+        if act is None or self._off:
+            return
+        thread = get_ident()
+        if thread in self._busy:
+            return
+        self._busy.add(thread)
+        try:
+            act(*args)
+        except Exception:  # noqa: BLE001, S110  the script goes on as it would
+            pass
+        finally:
+            self._busy.discard(thread)
+
+    def _opened(self, path: Any, _: Any, flags: Any) -> None:
+        if not isinstance(flags, int) or not flags & os.O_TRUNC or not flags & os.O_CREAT:
+            return
+        name = _name(path)
+        if name is None:
+            return
+        name = os.path.realpath(name)
+        if self._is_original(name):
+            with self._kept(name) as kept:
+                os.rename(name, kept)  # noqa: PTH104
+        elif not os.path.lexists(name):
+            self._new(name)
+
+    def _removed(self, path: Any, folder: Any = -1) -> None:
+        name = _name(path, folder)
+        if name is None:
+            return
+        self._made.pop(name, None)
+        self._second_name(name)
+
+    def _renamed(self, source: Any, target: Any, source_folder: Any = -1, target_folder: Any = -1) -> None:
+        before, after = _name(source, source_folder), _name(target, target_folder)
+        for name in (before, after):
+            if name is not None:
+                self._second_name(name)
+        if after is not None and before in self._made:
+            del self._made[before]
+            self._new(after)
+
+    def _second_name(self, name: str) -> None:
+        if self._is_original(name):
+            with self._kept(name) as kept:
+                os.link(name, kept, follow_symlinks=False)
+
+    def _is_original(self, name: str) -> bool:
+        """True if this file was there when the run began."""
+        if name.startswith((*_NOT_FILES, self._directory)) or _NOT_THEIRS[0] in name:
+            return False
+        try:
+            found = os.lstat(name)
+        except OSError:
+            return False
+        return (S_ISREG(found.st_mode) or S_ISLNK(found.st_mode)) and found.st_ctime_ns < self._started_ns
+
+    @contextmanager
+    def _kept(self, name: str) -> Iterator[str]:
+        """Where to keep a file: with the run's records, or beside it if that is another disk."""
+        folder = os.path.dirname(name)  # noqa: PTH120
+        same_disk = os.stat(folder).st_dev == os.stat(self._directory).st_dev  # noqa: PTH116
+        self._count += 1
+        file = f".stoker-original-{os.getpid()}-{self._count}"
+        kept = os.path.join(self._directory if same_disk else folder, file)  # noqa: PTH118
+        with self._journal.open("a") as journal:
+            journal.write(json.dumps({"path": name, "kept": kept}) + "\n")
+        yield kept
+
+    def _new(self, name: str) -> None:
+        theirs = not any(part in name for part in _NOT_THEIRS) and not name.startswith(self._not_theirs)
+        if theirs and len(self._made) < NEW_FILES:
+            self._made[name] = None
+
+
+def _name(path: Any, folder: Any = -1) -> str | None:
+    """The absolute path an event speaks of; None for an open descriptor."""
+    if isinstance(path, int):
+        return None
+    name = os.fsdecode(path)
+    if isinstance(folder, int) and folder >= 0 and not os.path.isabs(name):  # noqa: PTH117
+        name = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), name)  # noqa: PTH115, PTH118
+    return os.path.abspath(name)  # noqa: PTH100
+
+
+# ---- the parent's side -----------------------------------------------------------------------------------
+
+
+def open_journal(directory: Path) -> None:
+    """Say whose the run is, so that nobody else puts back what is still in use."""
+    owner = {"owner": os.getpid(), "born": _born(os.getpid())}
+    (directory / JOURNAL).write_text(json.dumps(owner) + "\n")
+
+
+def restore(directory: Path) -> list[str]:
+    """Put everything back, the last change first; returns the paths. What cannot be put back stays in the journal."""
+    journal = directory / JOURNAL
+    back, stuck = [], []
+    for entry in reversed(_entries(journal)):
+        if "kept" not in entry or not os.path.lexists(entry["kept"]):
+            continue
+        try:
+            Path(entry["path"]).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(entry["kept"], entry["path"])  # noqa: PTH105
+            back.append(entry["path"])
+        except OSError as error:
+            stuck.append(entry)
+            said = f"{entry['path']} could not be put back ({error}); it lies at {entry['kept']}"
+            print(f"stoker: {said}", file=sys.stderr)
+    if stuck:
+        journal.write_text("".join(json.dumps(entry) + "\n" for entry in reversed(stuck)))
+    else:
+        journal.unlink(missing_ok=True)
+    return sorted(set(back))
+
+
+def recover(home: Path) -> list[str]:
+    """Put back what runs left that were killed together with those who had started them, and say so."""
+    back = []
+    for journal in home.glob(f"**/{JOURNAL}"):
+        owner = next((entry for entry in _entries(journal) if "owner" in entry), None)
+        if owner is None or _born(owner["owner"]) != owner["born"]:
+            back += restore(journal.parent)
+    for path in back:
+        print(f"stoker: put back {path}, which an earlier run that was killed had overwritten", file=sys.stderr)
+    return back
+
+
+def _entries(journal: Path) -> list[dict[str, Any]]:
+    try:
+        lines = journal.read_text().splitlines()
+    except OSError:
+        return []
+    entries = []
+    for line in lines:
+        try:
+            entries.append(json.loads(line))
+        except ValueError:
+            continue  # torn by a kill; nothing had been moved yet
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
+def _born(pid: int) -> str | None:
+    """What tells a process from a later one with the same number: when the kernel started it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+def began_s(directory: Path) -> float:
+    """When the run began, by the clock that files are stamped with."""
+    try:
+        return float(json.loads((directory / "run.json").read_text())["started_s"])
+    except (OSError, ValueError, KeyError):
+        return time.time()

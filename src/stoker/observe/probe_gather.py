@@ -1,0 +1,65 @@
+"""What is known of a run without any experiment: shapes of batches, what dynamo compiled, how its loader is made."""
+
+import sys
+from typing import Any
+
+MOST_BATCHES = 512
+NOVEL, FEWEST = 0.3, 8
+"""Shapes are new all the time if this share of the batches, and so many, had one that was not seen before."""
+
+
+class Shapes:
+    """The different shapes among the first batches."""
+
+    def __init__(self) -> None:
+        self._known: set[Any] = set()
+        self.batches = 0
+
+    def see(self, batch: Any) -> None:
+        """A batch goes to the loop."""
+        if self.batches < MOST_BATCHES:
+            self.batches += 1
+            self._known.add(_shape(batch))
+
+    def __len__(self) -> int:
+        """How many different ones."""
+        return len(self._known)
+
+    def are_new(self) -> bool:
+        """True if most of what comes has not been seen before."""
+        return len(self) >= FEWEST and len(self) > NOVEL * self.batches
+
+
+def gathered(torch: Any, loader: Any, shapes: Shapes) -> dict[str, Any]:
+    """The facts, as they are noted at the end."""
+    facts: dict[str, Any] = {"shapes": len(shapes), "shaped_batches": shapes.batches}
+    facts |= _compiling()
+    collate = getattr(loader, "collate_fn", None)
+    facts["default_collate"] = getattr(collate, "__module__", "").startswith("torch.utils.data")
+    facts["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
+    dataset = getattr(loader, "dataset", None)
+    if dataset is not None:
+        whole = loader.batch_sampler is None  # then the data set itself is asked for a batch at a time
+        facts["batched_fetch"] = whole or hasattr(dataset, "__getitems__")
+    return facts
+
+
+def _shape(batch: Any, depth: int = 2) -> Any:
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return tuple(shape)
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    if isinstance(batch, (list, tuple)) and depth:
+        return tuple(_shape(part, depth - 1) for part in batch[:8])
+    return None
+
+
+def _compiling() -> dict[str, Any]:
+    """What dynamo compiled, and how long that took."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is None or not dynamo.counters.get("frames"):
+        return {}
+    graphs = int(dynamo.counters["stats"].get("unique_graphs", 0))
+    spent = sum(dynamo.compilation_time_metrics.get("_compile.compile_inner", ()))
+    return {"recompiles": graphs, "compile_s": float(spent)}

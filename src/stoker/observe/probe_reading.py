@@ -1,0 +1,88 @@
+"""Which readings of the user's data set are worth their time: with one worker, in a second process, with more."""
+
+import multiprocessing
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from stoker.observe import probe_bench
+from stoker.observe.probe_ahead import wait_until_idle
+from stoker.observe.probe_bench import Orders, Plan
+from stoker.observe.recorder import Recorder
+
+BENCH_S = 5.0
+"""What one reading of the data set may take."""
+IDLE_S = 2.0
+OWN_THREADS = 4
+"""Threads of a worker that torch and we give it: its own, the queue's, ours."""
+
+
+class Readings:
+    """The benches of one process."""
+
+    def __init__(self, torch: Any, recorder: Recorder) -> None:
+        self._torch, self._recorder = torch, recorder
+        self._known: Plan | None = None
+        self._size: int | None = None
+
+    def can(self, loader: Any, name: str) -> bool:
+        """Some loaders cannot be asked: a stream has no order, and workers that are not forked start too slowly."""
+        if isinstance(loader.dataset, self._torch.utils.data.IterableDataset):
+            return False
+        if name == "bench":
+            return True
+        return self._known is not None and loader.num_workers > 0 and not starts_anew(loader)
+
+    def run(self, name: str, iterator: Any, loader: Any, orders: Orders, make_s: float) -> None:
+        """One of them; `make_s` is what a batch takes to make, at most."""
+        wait_until_idle(iterator, IDLE_S)
+        if name == "bench":
+            self._bench(loader, orders, make_s)
+        else:
+            self._rates(loader, iterator, make_s)
+
+    def _bench(self, loader: Any, orders: Orders, make_s: float) -> None:
+        if make_s > BENCH_S / 4:  # a batch takes too long: fewer samples of it
+            full = len(orders.recent[-1]) if orders.recent and isinstance(orders.recent[-1], list) else 1
+            self._size = max(int(full * BENCH_S / 8 / make_s), 1)
+            make_s *= self._size / full
+        count = min(max(int(BENCH_S / 5 / max(make_s, 1e-4)), 1), probe_bench.MOST_BATCHES)
+        here, spawns = loader.num_workers == 0, starts_anew(loader)
+        known = self._known = Plan(loader, orders, count, self._size)
+        self._read(loader, "one", known.full(), workers=0 if here else 1, until_s=BENCH_S)
+        if not here and not spawns:
+            self._read(loader, "second", known.second(), workers=1, until_s=BENCH_S / 2)
+
+    def _rates(self, loader: Any, iterator: Any, make_s: float) -> None:
+        """Throughput in turns: another number of workers, or one thread in each, and as it is in between."""
+        assert self._known is not None
+        cores, workers = len(os.sched_getaffinity(0)), loader.num_workers
+        variants: list[tuple[str, int, int | None]] = [("cores", max(cores, 2), None)] if workers != cores else []
+        if _extra_threads(iterator) and workers * 2 > cores:
+            variants.append(("threads", workers, 1))
+        for name, count, threads in variants:
+            until_s = BENCH_S / 3 / len(variants)
+            for label, many, limit in ((name, count, threads), ("as is", workers, None), (name, count, threads)):
+                batches = min(max(int(until_s / max(make_s / min(many, cores), 1e-4)), 4 * many), 200)
+                self._read(loader, label, self._known.rate(batches), workers=many, threads=limit, until_s=until_s)
+
+    def _read(self, loader: Any, name: str, plan: tuple[list[Any], list[str]], **how: Any) -> None:
+        probe_bench.run(self._torch, loader, name, plan, self._recorder, **how)
+
+
+def starts_anew(loader: Any) -> bool:
+    """True if workers are not forked: then each one imports everything again."""
+    context = loader.multiprocessing_context
+    if context is None:
+        return loader.num_workers > 0 and multiprocessing.get_start_method(allow_none=True) not in {None, "fork"}
+    return bool(loader.num_workers > 0 and context.get_start_method() != "fork")
+
+
+def _extra_threads(iterator: Any) -> bool:
+    """True if a worker has more threads than torch and we give it."""
+    for worker in getattr(iterator, "_workers", []):
+        with suppress(OSError):
+            if sum(1 for _ in Path(f"/proc/{worker.pid}/task").iterdir()) > OWN_THREADS:
+                return True
+    return False

@@ -1,0 +1,61 @@
+"""Steps of the loop on batches that lie ready: how long they take when nothing has to be waited for."""
+
+import sys
+import time
+from typing import Any
+
+from stoker.observe.probe_container import Schedule
+from stoker.observe.recorder import clock
+from stoker.records import Replay
+
+
+class Timing:
+    """The steps of one replay; the device is waited for at both ends and never in between."""
+
+    def __init__(self, torch: Any, schedule: Schedule, steps: int, before_s: float | None, *, known: bool) -> None:
+        self._torch, self._schedule = torch, schedule
+        self._steps, self._before_s, self._known = steps, before_s, known
+        self._start_ns = 0
+        self._cpu_s = self._queued_ns = 0.0
+        self._device_s: float | None = None
+
+    def step(self) -> None:
+        """A batch is about to be handed to the loop."""
+        if not self._start_ns:
+            synchronize(self._torch)
+            self._queued_ns, self._cpu_s, self._device_s = self._schedule.queued_ns(), time.thread_time(), device_busy()
+            self._start_ns = clock()
+
+    def end(self, batch_bytes: int) -> Replay | None:
+        """All steps are done; None if none was begun."""
+        if not self._start_ns:
+            return None
+        synchronize(self._torch)
+        end, cpu_s, device_s = clock(), time.thread_time(), device_busy()
+        return Replay(
+            steps=self._steps,
+            seconds=(end - self._start_ns) / 1e9,
+            cpu_s=cpu_s - self._cpu_s,
+            queued_s=(self._schedule.queued_ns() - self._queued_ns) / 1e9,
+            device_s=device_s - self._device_s if device_s is not None and self._device_s is not None else None,
+            before_s=self._before_s,
+            batch_bytes=batch_bytes,
+            batch_samples=None,
+            known=self._known,
+        )
+
+
+def synchronize(torch: Any) -> None:
+    """Wait for the device, real or simulated: only at the ends of a window."""
+    simulated = sys.modules.get("stoker.sim.device")
+    for device in simulated.live() if simulated else []:
+        device.synchronize()
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
+
+
+def device_busy() -> float | None:
+    """Busy seconds of the simulated device; a real one's are not known from here."""
+    simulated = sys.modules.get("stoker.sim.device")
+    devices = simulated.live() if simulated else []
+    return max(float(device.busy_s) for device in devices) if devices else None

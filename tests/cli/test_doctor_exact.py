@@ -1,0 +1,46 @@
+"""Experiments take nothing from the loop: it gets every batch of its epochs once and in order."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cli.doctor_program import doctor, script
+
+
+def alone(cwd: Path, *words: str) -> str:
+    return subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shape", ["for", "zip", "stream", "check", "hand", "bad"])
+@pytest.mark.slow
+def test_the_loop_gets_what_it_would_get_alone(tmp_path: Path, shape: str, workers: int) -> None:
+    words = script("exact.py", "--shape", shape, "--workers", str(workers))
+    done = doctor(tmp_path, *words, options=("--budget", "60"))
+    assert done.code == 0, done.stderr
+    assert done.stdout == alone(tmp_path, *words)
+    windows = done.report["probes"]["windows"]
+    assert {"replay", "loader-only"} <= {window["name"] for window in windows if window["batches"]}, windows
+    assert done.report["steps"] == 3 * 48
+    assert done.report["epochs"] == 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.slow
+def test_the_scripts_own_count_of_steps_is_right(tmp_path: Path, workers: int) -> None:
+    words = script("exact.py", "--workers", str(workers), "--steps", "110")
+    done = doctor(tmp_path, *words, options=("--budget", "60"))
+    assert done.code == 0, done.stderr
+    assert done.stdout == alone(tmp_path, *words)
+    assert done.report["steps"] - 110 in (0, 1)  # the batch with which it left is one too, if it came in an experiment
+
+
+@pytest.mark.slow
+def test_a_strict_zip_is_never_cut_short(tmp_path: Path) -> None:
+    """An early end of one loader would break it, so the run goes on until it may end as a whole."""
+    words = script("exact.py", "--shape", "zip", "--epochs", "2")
+    done = doctor(tmp_path, *words, options=("--budget", "60", "--steps", "8"))
+    assert done.code == 0, done.stderr
+    assert "ValueError" not in done.stderr
+    assert done.stdout == alone(tmp_path, *words)

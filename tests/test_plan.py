@@ -1,0 +1,120 @@
+"""What is tried, and in which order, from findings and from the simulation."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnose.runs import facts as made_up
+from stoker.advise.plan import WORTH, Situation, ideas, worker_counts
+from stoker.predict.pipeline import Pipeline
+from stoker.records import Candidate, Finding, LoaderFacts, Value
+
+FACTS = LoaderFacts(1, "DataLoader", "D", 1000, 10000, 10, 0, None, False, False, False, None, "", 0)
+WAITING = Pipeline(0, 2, 2.0, (0.001,), (0.05,), 0.001, 0.0, main_bytes=100, epoch_steps=1000)
+
+
+def situation(**changes: Any) -> Situation:
+    plain = Situation(
+        said=None, pipeline=WAITING, facts=FACTS, cores=2, base={}, gained=1.0, tried=(), keep_results=False,
+        fits=lambda _: True,
+    )  # fmt: skip
+    return replace(plain, **changes)
+
+
+def finding(cause: str, gain: float | None, *knobs: tuple[str, Value]) -> Finding:
+    candidates = tuple(Candidate("knob", f"set {n}", n, v, "", "low", False, "next run") for n, v in knobs)
+    return Finding(cause, 0.5, gain, 0.9, (), "do it", candidates=candidates)
+
+
+def saying(*findings: Finding) -> Any:
+    return replace(made_up().said, findings=findings)
+
+
+def test_a_loader_that_waits_gets_more_workers_than_cores_largest_gain_first() -> None:
+    found = ideas(situation())
+    assert found[0].knobs["num_workers"] in (8, 16)
+    assert found[0].predicted_ratio is not None
+    assert found[0].predicted_ratio > 5
+    assert [one.expected for one in found] == sorted((one.expected for one in found), reverse=True)
+
+
+def test_a_loader_that_works_gets_no_more_than_twice_the_cores() -> None:
+    working = replace(WAITING, work_s=(0.05,), wait_s=(0.0,))
+    assert max(worker_counts(working, 2)) == 4
+    found = ideas(situation(pipeline=working))
+    assert {"num_workers": 2} in [dict(one.knobs) for one in found[:2]]
+    assert 1.8 < found[0].expected < 2.1
+
+
+def test_nothing_is_tried_where_the_model_is_the_bound() -> None:
+    bound = replace(WAITING, work_s=(0.0001,), wait_s=(0.0,), loop_wait_s=0.1)
+    assert ideas(situation(pipeline=bound)) == []
+
+
+def test_what_memory_does_not_hold_is_not_even_an_idea() -> None:
+    found = ideas(situation(fits=lambda size: size < 300))
+    assert {one.knobs["num_workers"] for one in found if "num_workers" in one.knobs} <= {0, 1}
+
+
+def test_findings_that_cannot_be_simulated_are_ordered_by_their_bound() -> None:
+    threads = finding("thread-oversubscription", 1.2, ("worker_threads", 1))
+    said = saying(threads, finding("no-mixed-precision", 2.0, ("amp", "bf16")))
+    quiet = replace(WAITING, wait_s=(0.0,), work_s=(0.0001,), loop_wait_s=0.1)
+    found = ideas(situation(said=said, pipeline=quiet))
+    assert [(dict(one.knobs), one.cause) for one in found] == [
+        ({"amp": "bf16"}, "no-mixed-precision"),
+        ({"worker_threads": 1}, "thread-oversubscription"),
+    ]
+    assert [one.predicted_ratio for one in found] == [None, None]
+    kept = ideas(situation(said=said, pipeline=quiet, keep_results=True))
+    assert [dict(one.knobs) for one in kept] == [{"worker_threads": 1}]
+
+
+def test_what_was_tried_or_is_set_is_no_idea() -> None:
+    first = ideas(situation())[0]
+    again = ideas(situation(tried=[first.knobs]))
+    assert dict(first.knobs) not in [dict(one.knobs) for one in again]
+    said = saying(finding("thread-oversubscription", 1.5, ("worker_threads", 1)))
+    assert all("worker_threads" not in one.knobs for one in ideas(situation(said=said, base={"worker_threads": 1})))
+
+
+def test_starting_workers_anew_matters_where_epochs_are_short() -> None:
+    short = replace(WAITING, workers=2, work_s=(0.01,), wait_s=(0.0,), epoch_steps=20, worker_start_s=0.5)
+    set_ = replace(FACTS, num_workers=2, prefetch_factor=2, length=20)
+    names = [next(iter(one.knobs)) for one in ideas(situation(pipeline=short, facts=set_))]
+    assert "persistent_workers" in names
+    long = replace(short, epoch_steps=100_000)
+    names = [next(iter(one.knobs)) for one in ideas(situation(pipeline=long, facts=set_))]
+    assert "persistent_workers" not in names
+
+
+def test_a_batch_is_doubled_while_that_is_proven_faster() -> None:
+    said = saying(finding("launch-bound", 4.0))
+    still = replace(WAITING, wait_s=(0.0,), work_s=(0.0001,), loop_wait_s=0.1)
+
+    def sizes(**changes: Any) -> list[Value]:
+        found = ideas(situation(said=said, pipeline=still, **changes))
+        return [one.knobs["batch_size"] for one in found if "batch_size" in one.knobs]
+
+    assert sizes() == [20]
+    assert sizes(base={"batch_size": 20}, tried=[{"batch_size": 20}], gained=1.5) == [40]
+    assert sizes(tried=[{"batch_size": 20}]) == []
+    assert sizes(keep_results=True) == []
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    work=st.floats(0, 0.2), wait=st.floats(0, 0.2), loop=st.floats(0.0001, 0.2), workers=st.integers(0, 6),
+    keep=st.booleans(),
+)  # fmt: skip
+def test_every_idea_is_worth_a_trial_changes_one_knob_and_is_legal(
+    work: float, wait: float, loop: float, workers: int, keep: bool
+) -> None:
+    pipeline = replace(WAITING, workers=workers, work_s=(work,), wait_s=(wait,), loop_wait_s=loop)
+    set_ = replace(FACTS, num_workers=workers, prefetch_factor=2 if workers else None)
+    for one in ideas(situation(pipeline=pipeline, facts=set_, keep_results=keep)):
+        assert one.expected >= WORTH
+        assert len(one.knobs) == 1
+        assert not all(getattr(set_, name, None) == value for name, value in one.knobs.items())

@@ -1,0 +1,109 @@
+"""One guarded process of a real script, and what is known of it afterwards."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from stoker.observe.pace import TRIAL_STEPS
+from stoker.records import DeviceProfile, Value, encode
+from stoker.trial import cold
+from stoker.trial.command import Command
+from stoker.trial.journal import Entry, Journal
+from stoker.trial.limits import choose
+from stoker.trial.measure import LOSSES, Manner, Sample, measure, opened_files
+
+SCRIPT = """
+import sys, time, numpy, torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Data(Dataset):
+    def __init__(self):
+        self.rows = numpy.load("rows.npy", mmap_mode="r")
+    def __len__(self):
+        return 400
+    def __getitem__(self, i):
+        return torch.randn(8) + float(self.rows[i]), i % 2
+
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(1000):
+    for x, y in DataLoader(Data(), batch_size=4, shuffle=True):
+        if "--slow" in sys.argv:
+            time.sleep(0.03)
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *words: str, manner: Manner | None = None,
+    **knobs: Value,
+) -> Sample:  # fmt: skip
+    import numpy as np
+
+    np.save(tmp_path / "rows.npy", np.zeros(400))
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    command = Command([sys.executable, "train.py", *words])
+    return measure(command, knobs, tmp_path / name, choose(seconds=120), manner or Manner(0.5))
+
+
+def test_runs_are_alike_to_the_last_bit_though_the_script_seeds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (run(tmp_path, monkeypatch, name, manner=Manner(0.5, files=True)) for name in ("a", "b"))
+    assert first.step_s is not None
+    seen = min(len(first.losses), len(second.losses))
+    assert TRIAL_STEPS <= seen <= LOSSES
+    assert first.losses[:seen] == second.losses[:seen]
+    assert tmp_path / "rows.npy" in set(opened_files(tmp_path / "a"))
+    assert first.pipeline is not None
+    assert first.pipeline.main_bytes > 50 << 20
+    other = run(tmp_path, monkeypatch, "c", batch_size=8)
+    assert (other.batch_size, other.before["batch_size"]) == (8, 4)
+    assert other.losses[:TRIAL_STEPS] != first.losses[:TRIAL_STEPS]
+
+
+def test_a_recorded_device_takes_the_place_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = DeviceProfile("A100", 4, (0.02,), (0.06,), (0.02,), None)
+    (tmp_path / "profile.json").write_text(json.dumps(encode(profile)))
+    manner = Manner(1.5, device_profile=str(tmp_path / "profile.json"))
+    sample = run(tmp_path, monkeypatch, "a", manner=manner)
+    assert sample.step_s is not None
+    assert sample.step_s >= 0.09
+    assert sample.device == "replayed"
+    assert sample.pipeline is not None
+    assert sample.pipeline.loop_wait_s > 0
+
+
+def test_a_journal_tells_what_was_measured_and_forgets_what_does_not_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = run(tmp_path, monkeypatch, "a", "--slow")
+    journal = Journal(tmp_path)
+    entries = [Entry(str(i), {"num_workers": i}, 1.0, sample) for i in range(3)]
+    for entry in entries:
+        journal.add(entry)
+    with (tmp_path / "journal.jsonl").open("a") as file:
+        file.write('{"place": "torn')
+    again = Journal(tmp_path)
+    assert again.is_replaying
+    assert again.next({"num_workers": 0}) == entries[0]
+    assert again.next({"num_workers": 7}) is None
+    assert not again.is_replaying
+    assert Journal(tmp_path).next({"num_workers": 0}) == entries[0]
+    assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == 1
+
+
+def test_the_files_that_a_command_names_are_dropped_from_memory(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for i in range(3):
+        (data / f"{i}.bin").write_bytes(bytes(1 << 16))
+    command = ["python", "train.py", f"--data={data}", "--lr", "0.1", str(data / "0.bin")]
+    files = set(cold.named_files(command))
+    assert files == {data / f"{i}.bin" for i in range(3)}
+    assert cold.drop([*files, tmp_path / "none"]) == 3
