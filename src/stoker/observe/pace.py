@@ -102,6 +102,7 @@ class Pace:
     def is_over(self, epoch: Epoch, now_ns: int) -> bool:
         """True if this epoch may end before its next batch; the run itself may end here too."""
         epoch.first_ns = epoch.first_ns or now_ns
+        self.loop_ns = self.loop_ns or now_ns  # where the epoch began on another thread, nobody has said so
         if self.whole:
             return False
         if epoch.over:
