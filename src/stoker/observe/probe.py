@@ -40,7 +40,7 @@ SLOW_BATCH_S = 0.5
 """A loader that takes longer for a batch is asked about its data first: a bench takes none of the loop's steps."""
 REST_S = 2.0
 """How long workers may fill their queue before a replay."""
-PLAN = ("replay", "bench", "replay", "loader-only", "rate", "replay", "replay")
+PLAN = ("replay", "bench", "rate", "loader-only", "replay", "replay", "replay")
 
 
 class Epoch(Protocol):

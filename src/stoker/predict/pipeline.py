@@ -40,6 +40,7 @@ class Pipeline:
     worker_start_s: float = 0.0
     persistent: bool = False
     device_s: float = 0.0
+    strangers: float = 0.0  # processes of others that want a core all the time
 
     def thinned(self, every: int) -> "Pipeline":
         """The same, from every n-th batch that was measured."""
@@ -151,7 +152,7 @@ class _Run:
         if self._loop is not None:
             active.append(self._loop)
         busy = sum(1 for one in active if not one.is_waiting)
-        rate = min(1.0, self._pipeline.cores / busy) if busy else 1.0
+        rate = min(1.0, self._pipeline.cores / (busy + self._pipeline.strangers)) if busy else 1.0
         passed = min(one.wait_s if one.is_waiting else one.work_s / rate for one in active)
         self._now_s += passed
         for one in active:

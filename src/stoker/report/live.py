@@ -118,7 +118,7 @@ def epoch_rate(epoch: LiveEpoch) -> float | None:
 
 
 def _speed(live: Live) -> list[str]:
-    if live.step_s is None:
+    if not live.step_s:
         return []
     before = [
         f"epoch {epoch.number}: {rate:.3g}"

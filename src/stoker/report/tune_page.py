@@ -59,7 +59,7 @@ def sections(tuning: Tuning, record: str) -> Iterator[Section]:
     if drawn:
         yield Section("pictures", "Trials", figures=drawn)
     if tuning.trials:
-        yield Section("every-trial", "Every trial", tables=(_trials(tuning),))
+        yield Section("every-trial", "Every trial", tables=(trials_table(tuning.trials),))
     if tuning.findings:
         yield Section("findings", "What slows it down", findings=tuple(card(finding) for finding in tuning.findings))
     if tuning.alternatives:
@@ -95,7 +95,8 @@ def _setup(tuning: Tuning, context: TuningContext) -> Table:
     return Table("", (), tuple(rows), words=True)
 
 
-def _trials(tuning: Tuning) -> Table:
+def trials_table(trials: Sequence[Trial]) -> Table:
+    """Every trial in a row."""
     heads = (
         "knob",
         "change",
@@ -107,7 +108,7 @@ def _trials(tuning: Tuning) -> Table:
         "memory",
         "results",
     )
-    return Table("", heads, tuple(_row(trial) for trial in tuning.trials), words=True)
+    return Table("", heads, tuple(_row(trial) for trial in trials), words=True)
 
 
 def _row(trial: Trial) -> tuple[str, ...]:
