@@ -122,11 +122,8 @@ def test_the_keyboard_is_enough(browser: Browser, server: Server) -> None:
         assert page.evaluate(unnamed) == 0
 
 
-@pytest.mark.parametrize("scheme", ["light"])
-def test_a_run_appears_goes_on_and_ends_without_a_reload(
-    browser: Browser, server: Server, home: Path, scheme: str
-) -> None:
-    with opened(browser, server, scheme) as page:
+def test_a_run_appears_goes_on_and_ends_without_a_reload(browser: Browser, server: Server, home: Path) -> None:
+    with opened(browser, server) as page:
         page.goto(server.url)
         page.evaluate("window.same = true")
         page.get_by_label("compare older").check()
@@ -140,7 +137,7 @@ def test_a_run_appears_goes_on_and_ends_without_a_reload(
                 assert page.evaluate("window.same")
                 assert page.get_by_label("compare older").is_checked()
                 row.get_by_role("link").click()
-                page.wait_for_selector(f"html[data-drawn={scheme}]")
+                page.wait_for_selector("html[data-drawn=light]")
                 page.evaluate("window.same = true")
                 expect(page.locator("#live-merits")).to_contain_text("it/s", timeout=LONG_MS)
                 before = page.locator("#live-merits").inner_text()
@@ -149,7 +146,10 @@ def test_a_run_appears_goes_on_and_ends_without_a_reload(
                 )
                 page.wait_for_function("() => window.stoker.views['live-speed'].data('moments').length > 3")
                 assert page.evaluate("window.same")
-                shoot(page, f"live-{scheme}")
+                page.emulate_media(color_scheme="dark")
+                page.wait_for_selector("html[data-drawn=dark]")
+                assert page.evaluate("() => window.stoker.views['live-speed'].data('moments').length") > 3
+                shoot(page, "live-dark")
                 assert overflowing(page) == []
             finally:
                 training.send_signal(signal.SIGINT)

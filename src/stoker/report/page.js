@@ -69,6 +69,6 @@
   narrow.addEventListener("change", () => draw(scheme()));
   addEventListener("beforeprint", () => draw("light"));
   addEventListener("afterprint", () => draw(scheme()));
-  window.stoker = { draw: () => draw(scheme()), views };
+  window.stoker = { draw: () => draw(scheme()), views, charts };
   draw(scheme());
 })();

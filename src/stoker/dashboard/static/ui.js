@@ -76,7 +76,9 @@
       place.querySelectorAll("details").forEach((one, i) => { one.open = position[i] || false; });
     }
     for (const [key, values] of Object.entries(rows)) {
-      const view = window.stoker && window.stoker.views[key];
+      if (!window.stoker) continue;
+      const { views: { [key]: view }, charts: { [key]: spec } } = window.stoker;
+      if (spec) spec.data.values = values; // for when it is drawn anew, in other colours or on paper
       if (view) view.data("moments", values).resize().runAsync();
     }
     document.documentElement.dataset.refreshed = String(Number(document.documentElement.dataset.refreshed || 0) + 1);
