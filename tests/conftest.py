@@ -3,8 +3,31 @@ import os
 # bf16 matmuls of some CPUs die with SIGILL in oneDNN's newest kernels; must be set before torch is imported.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser
 
 # No test may depend on how fast the machine is.
 settings.register_profile("stoker", deadline=None)
 settings.load_profile("stoker")
+
+
+@pytest.fixture(scope="session")
+def browser() -> "Iterator[Browser]":
+    """One Chromium for all tests that look at pages; a second Playwright in the same process would not start."""
+    from playwright.sync_api import sync_playwright
+
+    names = [os.environ.get("STOKER_CHROMIUM", "chromium"), "chromium", "chromium-browser", "google-chrome"]
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    assert found, "no Chromium is installed; run .ci/chromium, or set STOKER_CHROMIUM to its path"
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        yield launched
+        launched.close()

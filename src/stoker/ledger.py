@@ -91,11 +91,10 @@ class Ledger:
             sql = "insert or replace into trials (run, number, decision, record) values (?, ?, ?, ?)"
             database.execute(sql, (run, number, decision, record))
 
-    def trials(self, run: str) -> list[str]:
+    def trials(self, run: str, patience_s: float = PATIENCE_S) -> list[str]:
         """The trials of a run, as JSON, in the order they were tried."""
-        with self._database() as database:
-            rows = database.execute("select record from trials where run = ? order by number", (run,)).fetchall()
-        return [record for (record,) in rows]
+        sql = "select record from trials where run = ? order by number"
+        return [record for (record,) in self._read(sql, patience_s, run)]
 
     def runs(self, patience_s: float = PATIENCE_S) -> list[Row]:
         """All runs, newest first: those in the index, and those that only left a directory."""
@@ -123,7 +122,7 @@ class Ledger:
         sql = "select started_s, data, record from benches order by started_s desc"
         return [BenchRow(started_s, _words(data), record) for started_s, data, record in self._read(sql, patience_s)]
 
-    def _read(self, sql: str, patience_s: float) -> list[tuple[Any, ...]]:
+    def _read(self, sql: str, patience_s: float, *values: str) -> list[tuple[Any, ...]]:
         """Rows, without writing anything; a store that an older version made may lack a table."""
         path = self.home / "ledger.db"
         if not path.exists():
@@ -131,7 +130,7 @@ class Ledger:
         uri = f"{path.resolve().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=patience_s)) as database:
             try:
-                return database.execute(sql).fetchall()
+                return database.execute(sql, values).fetchall()
             except sqlite3.OperationalError as error:
                 if "no such table" in str(error):
                     return []

@@ -5,10 +5,12 @@ import sqlite3
 import time
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from report.tunings import tuning
 from stoker.ledger import Ledger
-from stoker.records import ARG, Kind
+from stoker.records import ARG, Kind, encode
 
 MS = 1_000_000
 FACTS = {
@@ -113,20 +115,10 @@ def write_tuning(
     """A decision."""
     directory = home / "runs" / name
     directory.mkdir(parents=True)
-    trial = {
-        "knob": knob, "from": 0, "to": 4, "hypothesis": f"{knob} helps", "predicted_ratio": 1.9, "ratio": 1.8,
-        "ci_low": 1.7, "ci_high": 1.9, "decision": "keep", "reason": f"far above the noise, says {knob}",
-        "host_peak_bytes": 1 << 30, "device_peak_bytes": None, "changes_results": False,
-    }  # fmt: skip
-    tuning = {
-        "reference": {"knobs": {knob: 0}, "step_s": 0.01, "samples_per_s": 1600.0},
-        "noise": {"ratio_low": 0.98, "ratio_high": 1.02},
-        "trials": [trial],
-        "final": {"knobs": {knob: 4}, "ratio": 1.8, "ci_low": 1.7, "ci_high": 1.9},
-        "goal": None,
-        "files": {"decision_md": "decision.md", "stoker_toml": "stoker.toml", "report_html": None},
-    }
-    (directory / "tuning.json").write_text(json.dumps(tuning))
+    decided = tuning()
+    trials = tuple(replace(trial, knob=knob, reason=f"{trial.reason}, says {knob}") for trial in decided.trials)
+    decided = replace(decided, trials=trials, final=replace(decided.final, knobs={knob: 2}))
+    (directory / "tuning.json").write_text(json.dumps(encode(decided)))
     (directory / "decision.md").write_text(f"# Decision\n\n{knob} is kept\n")
     index(home, name, directory, command, "done")
     return directory

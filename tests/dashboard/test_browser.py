@@ -147,7 +147,7 @@ def test_a_run_appears_goes_on_and_ends_without_a_reload(
                 page.wait_for_function(
                     "(text) => document.querySelector('#live-merits').innerText !== text", arg=before
                 )
-                page.wait_for_function("window.stoker.views['live-speed'].data('moments').length > 3")
+                page.wait_for_function("() => window.stoker.views['live-speed'].data('moments').length > 3")
                 assert page.evaluate("window.same")
                 shoot(page, f"live-{scheme}")
                 assert overflowing(page) == []
@@ -182,7 +182,7 @@ def test_nothing_that_a_script_is_called_becomes_code(browser: Browser, tmp_path
             assert page.locator("img").count() == 0
         page.goto(server.url)
         page.get_by_role("link", name=name, exact=True).click()
-        page.wait_for_function("document.documentElement.dataset.refreshed > 0")
+        page.wait_for_function("() => document.documentElement.dataset.refreshed > 0")
         expect(page.locator("#live-alarms")).to_contain_text(ATTACK)
         assert page.evaluate("window.hacked") is None
 

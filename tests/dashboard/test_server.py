@@ -16,7 +16,9 @@ import pytest
 
 from dashboard.made import BENCH, hold, index, write_run, write_tuning
 from dashboard.server import Server
+from report.tunings import tuning
 from stoker.ledger import Ledger
+from stoker.records import encode
 
 pytestmark = pytest.mark.slow
 MANY = 500
@@ -136,6 +138,18 @@ def test_a_decision_is_shown_with_its_record(server: Server) -> None:
     text = server.get("/run/tuned").text
     assert "num_workers is kept" in text
     assert "Each trial against the noise" in text
+
+
+def test_a_tuning_that_goes_on_shows_what_it_has_tried(server: Server, home: Path) -> None:
+    (home / "runs" / "trying").mkdir()
+    index(home, "trying", home / "runs" / "trying", ("python", "t.py"), "running")
+    assert "Nothing has been tried yet" in server.get("/run/trying").text
+    for number, trial in enumerate(tuning().trials):
+        Ledger(home).add_trial("trying", number, trial.decision, json.dumps(encode(trial)))
+    Ledger(home).add_trial("trying", 9, "keep", "{broken")
+    text = server.get("/run/trying").text
+    assert "A tuning that goes on" in text
+    assert "inside the noise" in text
 
 
 def test_two_runs_are_compared_the_older_one_first(server: Server) -> None:

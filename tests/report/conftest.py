@@ -1,14 +1,11 @@
-"""One real run and one browser for all tests of pages."""
+"""One real run for all tests of pages."""
 
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
 
 TRAIN = """
 import time, torch
@@ -58,14 +55,3 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(home: Path) -> Path:
     (directory,) = (home / ".stoker" / "runs").iterdir()
     return directory
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    names = [os.environ.get("STOKER_CHROMIUM", "chromium"), "chromium", "chromium-browser", "google-chrome"]
-    found = next((path for name in names if (path := shutil.which(name))), None)
-    assert found, "no Chromium is installed; run .ci/chromium, or set STOKER_CHROMIUM to its path"
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
-        yield launched
-        launched.close()

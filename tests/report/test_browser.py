@@ -141,7 +141,7 @@ def test_strings_of_a_record_stay_strings(browser: Browser, run: Path, tmp_path:
         poisoned(diagnosis), verdict=f"healthy{ATTACK}", notes=(*diagnosis.notes, f"note{ATTACK}")
     )
     text = run_page.html(diagnosis, poisoned(went), f"{seen.run}{ATTACK}", [*seen.command, ATTACK])
-    assert ATTACK not in text
+    assert text.count(ATTACK) == 0  # a comparison that pytest does not explain: the page is a megabyte
     with opened(browser, write(tmp_path, text)) as page:
         page.wait_for_timeout(200)
         assert page.evaluate("typeof window.hacked") == "undefined"
@@ -156,7 +156,7 @@ def test_strings_of_a_record_stay_strings(browser: Browser, run: Path, tmp_path:
 
 def test_strings_of_a_tuning_stay_strings(browser: Browser, tmp_path: Path) -> None:
     text = tune_page.html(poisoned(tuning()), f"run{ATTACK}", [ATTACK], f"# record {ATTACK}")
-    assert ATTACK not in text
+    assert text.count(ATTACK) == 0  # a comparison that pytest does not explain: the page is a megabyte
     with opened(browser, write(tmp_path, text)) as page:
         assert page.evaluate("typeof window.hacked") == "undefined"
         assert page.locator("img").count() == 0

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -6,8 +7,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from diagnose.test_alarms import CASES, HEALTHY
-from stoker.diagnose.alarms import alarms
-from stoker.records import Evidence, Live, LiveDevice, LiveEpoch, LiveProcess, Remaining
+from stoker.diagnose.alarms import MEANINGS, alarms
+from stoker.records import Alarm, Evidence, Live, LiveDevice, LiveEpoch, LiveMemory, LiveProcess, Remaining
 from stoker.report.live import ending, line, rows
 
 BUSY = replace(
@@ -18,16 +19,41 @@ BUSY = replace(
     device=LiveDevice("NVIDIA A100-SXM4-80GB", 0.87, 31 << 30),
     processes=tuple(LiveProcess(i, "worker", i, 1 << 30, 0.5) for i in range(8)),
 )
-finite = st.floats(min_value=0, max_value=1e12, allow_nan=False)
+finite = st.floats(min_value=0, max_value=1e9, allow_nan=False)
+size = st.integers(0, 1 << 45)
+epochs = st.builds(LiveEpoch, size, size, st.none() | size, finite, finite, finite, st.none() | finite, st.booleans())
+evidence = st.builds(Evidence, st.text(max_size=9), st.text(max_size=30) | finite, st.sampled_from(["", "s", "B", "x"]))
+alarm = st.builds(Alarm, st.sampled_from(sorted(MEANINGS)), st.lists(evidence, max_size=2).map(tuple), finite)
+memory = st.builds(
+    LiveMemory, size, st.none() | size, st.none() | size, st.none() | finite, st.none() | finite, size, st.none() | size
+)
+
+
+def some(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(strategy, max_size=3).map(tuple)
 
 
 def lives() -> st.SearchStrategy[Live]:
-    st.register_type_strategy(float, finite)
-    return st.from_type(Live)
+    """Pictures of all kinds, with names that a script could have chosen."""
+    changes = st.fixed_dictionaries({
+        "run": st.text(max_size=40),
+        "state": st.sampled_from(["starting", "training", "ended", "lost"]),
+        "exit_code": st.none() | st.integers(-64, 255),
+        "elapsed_s": finite,
+        "steps": size,
+        "step_s": st.none() | finite,
+        "wait_share": st.none() | st.floats(0, 1),
+        "epochs": some(epochs),
+        "memory": st.none() | memory,
+        "device": st.none() | st.builds(LiveDevice, st.text(max_size=40), st.none() | finite, st.none() | size),
+        "alarms": some(alarm),
+        "past": some(alarm),
+    })  # fmt: skip
+    return changes.map(lambda chosen: replace(BUSY, **chosen))
 
 
 @given(lives(), st.integers(1, 220))
-@settings(max_examples=60)
+@settings(max_examples=200)
 def test_no_row_is_wider_than_the_terminal_and_none_moves_the_cursor(live: Live, width: int) -> None:
     for row in rows(live, width):
         assert cell_len(row.plain) <= width
@@ -35,7 +61,7 @@ def test_no_row_is_wider_than_the_terminal_and_none_moves_the_cursor(live: Live,
 
 
 @given(lives())
-@settings(max_examples=40)
+@settings(max_examples=200)
 def test_the_plain_line_and_the_end_are_plain(live: Live) -> None:
     for text in (line(live), *ending(live)):
         assert text.isprintable()

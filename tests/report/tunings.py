@@ -1,6 +1,21 @@
 """A tuning, written by hand: one trial of each decision."""
 
-from stoker.records import Files, Final, Goal, Machine, Noise, Reference, Trial, Tuning, TuningContext
+from stoker.records import (
+    Alternative,
+    Candidate,
+    Evidence,
+    Files,
+    Final,
+    Finding,
+    Goal,
+    Machine,
+    Noise,
+    PhysicalLimits,
+    Reference,
+    Trial,
+    Tuning,
+    TuningContext,
+)
 
 
 def tuning() -> Tuning:
@@ -20,14 +35,33 @@ def tuning() -> Tuning:
         context=TuningContext(
             ("python", "train.py", "--lr", "1"),
             0.0,
-            Machine(2, None, 2**34, 2**30),
+            Machine(2, None, 24 << 30, None),
             "sim",
             None,
-            100,
-            21.5,
-            600.0,
-            300.0,
-            20,
-            "nothing that is left is predicted to bring 3 %",
+            69,
+            14.8,
+            600,
+            480.0,
+            31,
+            "all was tried",
         ),
+        limits=PhysicalLimits(5300.0, 30_000.0, "the loader", 2.1),
+        findings=(finding(),),
+        alternatives=(Alternative("keep it in RAM", "no reads", "198 MB"),),
+        median_prediction_error=0.12,
+    )
+
+
+def finding() -> Finding:
+    advice = Candidate("code", "fetch whole batches", None, None, "def __getitems__", "low", False, "next run")
+    return Finding(
+        "per-item-fetch",
+        0.7,
+        3.0,
+        0.9,
+        (Evidence("Python for one sample", 92e-6, "s"),),
+        "fetch",
+        "train.py:46",
+        None,
+        (advice,),
     )

@@ -98,6 +98,8 @@ class _Desk:
     def _shown(self, root: str, entry: Entry, directory: Path) -> str:
         if entry.kind == "decision":
             return pages.decision(root, entry)
+        if entry.kind == "tuning":
+            return pages.tuning(root, entry, self._shelf.trials(entry.run))
         if entry.is_live:
             return pages.live(root, entry, self._readers.live(directory))
         report = self._readers.reports.ready(directory)

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from stoker.dashboard.shelf import TUNING, Entry
 from stoker.ledger import BenchRow
-from stoker.records import Comparison, Course, Diagnosis, Live, Tuning, decode
+from stoker.records import Comparison, Course, Diagnosis, Live, Trial, Tuning, decode
 from stoker.report import comparison, live_page, run_page, tune_page, units
 from stoker.report import page as report_page
 from stoker.report.figures import Figure
@@ -151,6 +151,20 @@ def decision(root: str, entry: Entry) -> str:
     return _report(
         root, entry, tune_page.top(tuning, entry.run, entry.command), list(tune_page.sections(tuning, record))
     )
+
+
+def tuning(root: str, entry: Entry, records: Sequence[str]) -> str:
+    """A tuning that goes on, or was broken off: what it has tried so far."""
+    trials = tuple(trial for record in records if (trial := _trial(record)) is not None)
+    section = Section("so-far", "Tried so far", tables=(tune_page.trials_table(trials),)) if trials else None
+    return render("tuning", root=root, title=entry.run, entry=entry, command=shlex.join(entry.command), section=section)
+
+
+def _trial(record: str) -> Trial | None:
+    try:
+        return decode(Trial, json.loads(record))
+    except ValueError:
+        return None
 
 
 def _report(root: str, entry: Entry, top: Top, sections: Sequence[Section]) -> str:

@@ -16,7 +16,7 @@ SILENT_S = 20.0
 """A run that goes on writes more often than this."""
 TUNING = "tuning.json"
 
-Kind = Literal["run", "decision"]
+Kind = Literal["run", "tuning", "decision"]
 
 
 class Following(Protocol):
@@ -84,6 +84,13 @@ class Shelf:
         """The run of exactly this name."""
         return next((entry for entry in self.entries()[0] if entry.run == run), None)
 
+    def trials(self, run: str) -> list[str]:
+        """What a tuning has tried so far, as JSON."""
+        try:
+            return self._ledger.trials(run, PATIENCE_S)
+        except sqlite3.Error:
+            return []
+
     def benches(self) -> tuple[list[BenchRow], str | None]:
         """Measured data sets, newest first."""
         try:
@@ -102,6 +109,8 @@ class Shelf:
             return replace(entry, directory=None, trouble="its directory was deleted")
         if (directory / TUNING).is_file():
             return replace(entry, kind="decision", directory=directory)
+        if not (directory / "run.json").is_file():  # a tuning keeps its runs one level deeper
+            return replace(entry, kind="tuning", directory=directory)
         state = "lost" if row.state == "running" and _is_silent(directory) else row.state
         return replace(entry, directory=directory, state=state)
 

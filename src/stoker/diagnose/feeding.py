@@ -16,6 +16,8 @@ MANY_OBJECTS, MANY_BYTES = 1000, 16 << 20
 """Objects pickled one by one, and bytes through a pipe instead of shared memory, that make transport visible."""
 GROWTH_BYTES_PER_S, GROWTH_LEAST_BYTES = 1 << 20, 24 << 20
 """Private memory of one worker: how fast and how much it must grow."""
+BUFFERS = 50
+"""Batches on their way, and what an allocator keeps of them: growth below is no leak."""
 IN_TIME = 0.6
 """Making, of the time from one batch to the next: below, workers are done in time and it is the way that takes long."""
 THROTTLED = 0.02
@@ -244,7 +246,8 @@ def ram_growth(facts: Facts) -> Finding | None:
         return None
     per_s = quantile([slope for slope, _ in slopes], 0.5)
     grown = quantile([grown for _, grown in slopes], 0.5)
-    if per_s < GROWTH_BYTES_PER_S or grown < GROWTH_LEAST_BYTES:
+    batch_bytes = facts.real.sent_bytes * facts.real.samples if facts.real else 0.0
+    if per_s < GROWTH_BYTES_PER_S or grown < max(GROWTH_LEAST_BYTES, BUFFERS * batch_bytes):
         return None
     return finding(
         "ram-growth",
@@ -275,7 +278,7 @@ def _slope(points: list[tuple[float, float]]) -> tuple[float, float] | None:
 
 
 ONE_JUMP = 0.75
-STILL = 0.1
+STILL = 0.2
 """The share of all growth that must come in the second half of the time …"""
 FALLS = 0.2
 """… and what memory may fall in between, as a share of it: buffers come and go, what leaks only comes."""

@@ -151,7 +151,11 @@ class Pace:
     def delivered(self, epoch: Epoch, batch: Any) -> None:
         """A real batch goes to the loop."""
         if self.probes is not None:
-            self.probes.delivered(epoch, batch)
+            try:
+                self.probes.delivered(epoch, batch)
+            except Exception as error:  # noqa: BLE001  an experiment may fail, the loop may not
+                self.probes = None
+                self._recorder.note("trouble", text=f"experiments ended: {error!r}")
 
     def meet_optimizer(self) -> int:
         """A number for an optimizer that was not seen before."""

@@ -108,7 +108,7 @@ def _bar(live: Live, width: int) -> str:
     if not now.length or width < 4 * BAR_LEAST:
         return ""
     size = max(min(BAR, width - 50), BAR_LEAST)
-    full = min(round(now.batches / now.length * size), size)
+    full = min(max(round(now.batches / now.length * size), 0), size)  # a broken record must not take all memory
     return "█" * full + "░" * (size - full)
 
 
@@ -118,7 +118,7 @@ def epoch_rate(epoch: LiveEpoch) -> float | None:
 
 
 def _speed(live: Live) -> list[str]:
-    if live.step_s is None:
+    if not live.step_s:
         return []
     before = [
         f"epoch {epoch.number}: {rate:.3g}"

@@ -21,7 +21,7 @@ def merits(live: Live) -> Iterator[Merit]:
         yield "epoch", f"{now.number}{of}", f"{now.batches:,}{f' of {now.length:,}' if now.length else ''} steps"
     elif live.steps:
         yield "steps", f"{live.steps:,}", ""
-    if live.step_s is not None:
+    if live.step_s:
         yield "speed", f"{1 / live.step_s:.3g} it/s", f"{units.seconds(live.step_s)} a step"
     if live.wait_share is not None:
         yield "waits for data", units.share(live.wait_share), "lately"

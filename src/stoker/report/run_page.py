@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from stoker.records import Candidate, Course, Diagnosis, Finding
+from stoker.records import Course, Diagnosis
 from stoker.report import figures, findings, units
-from stoker.report.page import Advice, Card, Section, Table, Top, render
+from stoker.report.cards import card
+from stoker.report.page import Section, Table, Top, render
 from stoker.report.terminal import headline
 
 IN_MERITS = ("verdict", "gain", "epoch", "run")
@@ -77,7 +78,7 @@ def sections(diagnosis: Diagnosis, course: Course | None) -> Iterator[Section]:
     if drawn:
         yield Section("pictures", "Where the time goes", figures=drawn)
     if diagnosis.findings:
-        cards = tuple(_card(finding) for finding in diagnosis.findings)
+        cards = tuple(card(finding) for finding in diagnosis.findings)
         yield Section("findings", "Findings", "Largest possible gain first.", findings=cards)
     if diagnosis.steps:
         yield Section("all", "All of the run", tables=(_phases(diagnosis), *_epoch(diagnosis)))
@@ -87,33 +88,6 @@ def sections(diagnosis: Diagnosis, course: Course | None) -> Iterator[Section]:
     yield Section("setup", "Configuration and hardware", tables=tuple(_setup(diagnosis)))
     if diagnosis.notes:
         yield Section("notes", "Notes", notes=diagnosis.notes)
-
-
-# ---- findings --------------------------------------------------------------------------------------------
-
-
-def _card(finding: Finding) -> Card:
-    tags = []
-    if finding.gain_max is not None:
-        tags.append(f"at most {finding.gain_max:.2f}× as fast")
-    if finding.share is not None:
-        tags.append(f"{units.share(finding.share)} of a step")
-    tags.append(f"confidence {units.share(finding.confidence)}")
-    if finding.then:
-        tags.append(f"then bound by {finding.then}")
-    return Card(
-        title=finding.cause,
-        meaning=f"{findings.meaning(finding.cause)}.",
-        tags=tuple(tags),
-        place=findings.short(finding.place) if finding.place else None,
-        rows=tuple((item.name, findings.value(item)) for item in finding.evidence),
-        todo=tuple(_advice(one) for one in finding.candidates) or (Advice(findings.short(finding.fix), (), ""),),
-    )
-
-
-def _advice(one: Candidate) -> Advice:
-    changes = "may change results" if one.changes_results else "results stay the same"
-    return Advice(findings.short(one.text), (f"risk {one.risk}", changes, one.horizon), findings.short(one.hint))
 
 
 # ---- tables ----------------------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stoker.records import Trial, Tuning
+from stoker.records import Trial, Tuning, TuningContext
 from stoker.report import figures, units
+from stoker.report.cards import card
 from stoker.report.page import Section, Table, Top, render
 
 
@@ -58,20 +59,56 @@ def sections(tuning: Tuning, record: str) -> Iterator[Section]:
     if drawn:
         yield Section("pictures", "Trials", figures=drawn)
     if tuning.trials:
-        heads = (
-            "knob",
-            "change",
-            "why it was tried",
-            "ratio (95 %)",
-            "predicted",
-            "decision",
-            "because",
-            "memory",
-            "results",
-        )
-        rows = tuple(_row(trial) for trial in tuning.trials)
-        yield Section("trials-table", "Every trial", tables=(Table("", heads, rows, words=True),))
+        yield Section("every-trial", "Every trial", tables=(trials_table(tuning.trials),))
+    if tuning.findings:
+        yield Section("findings", "What slows it down", findings=tuple(card(finding) for finding in tuning.findings))
+    if tuning.alternatives:
+        rows = tuple((one.name, one.brings, one.costs) for one in tuning.alternatives)
+        heads = ("not a knob", "brings", "costs")
+        yield Section("alternatives", "Alternatives", tables=(Table("", heads, rows, words=True),))
+    if tuning.context is not None:
+        yield Section("setup", "Configuration and hardware", tables=(_setup(tuning, tuning.context),))
     yield Section("record", "Decision record", code=record)
+
+
+def _setup(tuning: Tuning, context: TuningContext) -> Table:
+    machine, loader, limits = context.machine, context.loader, tuning.limits
+    quota = f", of which the quota grants {machine.quota_cores:g}" if machine.quota_cores else ""
+    rows = [
+        ("cores", f"{machine.cores}{quota}"),
+        ("memory", units.size(machine.ram_bytes)),
+        ("device", context.device),
+        ("an epoch of the reference", units.seconds(context.epoch_s)),
+        ("tried", f"{context.processes} runs in {units.seconds(context.spent_s)} of {units.seconds(context.budget_s)}"),
+        ("ended because", context.ended),
+    ]
+    if loader is not None:
+        rows.append(
+            ("loader", f"{loader.dataset}, {loader.num_workers} workers, batches of {loader.batch_size or '?'}")
+        )
+    if limits is not None:
+        loads = units.rate(limits.loader_samples_per_s, "samples")
+        computes = units.rate(limits.compute_samples_per_s, "samples")
+        rows.append(("ceilings", f"the loader alone {loads}, the model alone {computes}: {limits.binds} binds"))
+    if tuning.median_prediction_error is not None:
+        rows.append(("predictions were off by", f"{units.share(tuning.median_prediction_error)} in the median"))
+    return Table("", (), tuple(rows), words=True)
+
+
+def trials_table(trials: Sequence[Trial]) -> Table:
+    """Every trial in a row."""
+    heads = (
+        "knob",
+        "change",
+        "why it was tried",
+        "ratio (95 %)",
+        "predicted",
+        "decision",
+        "because",
+        "memory",
+        "results",
+    )
+    return Table("", heads, tuple(_row(trial) for trial in trials), words=True)
 
 
 def _row(trial: Trial) -> tuple[str, ...]:

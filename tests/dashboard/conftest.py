@@ -1,5 +1,0 @@
-"""The browser of the report's tests."""
-
-from report.conftest import browser
-
-__all__ = ["browser"]
