@@ -87,7 +87,10 @@ def epoch_step_s(pipeline: Pipeline, *, seed: int = 0) -> float:
     if not pipeline.epoch_steps or not pipeline.workers:
         return steady_s
     start_s = 0.0 if pipeline.persistent else pipeline.workers * pipeline.worker_start_s
-    late_s = max(start_s + pipeline.make_s - steady_s, 0.0)  # nothing is ready when an epoch begins
+    # Nothing is ready when an epoch begins, and all workers make their first batch at once.
+    rate = min(1.0, pipeline.cores / (pipeline.workers + pipeline.strangers))
+    first_s = sum(pipeline.work_s) / len(pipeline.work_s) / rate + sum(pipeline.wait_s) / len(pipeline.wait_s)
+    late_s = max(start_s + first_s - steady_s, 0.0)
     return steady_s + late_s / pipeline.epoch_steps
 
 

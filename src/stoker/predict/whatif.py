@@ -49,7 +49,7 @@ def measured(seen: Observation, named: Attribution, peak_bytes: int | None = Non
         device_s=(seen.tracks[0].device_busy_ns or 0) / 1e9 / max(len(named.steps), 1),
         strangers=max(cores / share - 1, 0.0) if share < 1 else 0.0,
     )
-    return replace(pipeline, **_epoch(named, facts, pipeline.make_s))
+    return replace(pipeline, **_epoch(named, facts, pipeline.make_s, share))
 
 
 def _share_of_a_core(batches: Sequence[WorkerBatch]) -> float:
@@ -62,13 +62,13 @@ def _share_of_a_core(batches: Sequence[WorkerBatch]) -> float:
     return work_s / (work_s + queued_s) if work_s and queued_s > QUIET * work_s else 1.0
 
 
-def _epoch(named: Attribution, facts: LoaderFacts, make_s: float) -> dict[str, Any]:
+def _epoch(named: Attribution, facts: LoaderFacts, make_s: float, share: float) -> dict[str, Any]:
     """What comes once in an epoch."""
     parts = epoch_parts(named)
     steps = next((one.length for one in named.passes if one.is_train and one.length), None)
     if parts is None or not steps:
         return {}
-    start_s = WORKER_START_S
+    start_s = WORKER_START_S / share
     if facts.num_workers and not facts.persistent_workers:
         start_s = max(parts.first_batch_s - make_s, 0.0) / facts.num_workers
     return {"epoch_steps": steps, "worker_start_s": start_s, "persistent": facts.persistent_workers}
