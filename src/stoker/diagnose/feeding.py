@@ -51,8 +51,13 @@ def too_few_workers(facts: Facts) -> Finding | None:
         ("rate with as many workers as cores", measured, "ratio"),
         gain=gain,
         off=facts.data_off,
-        sure=noise.likely(measured, 1.0, facts.off("cores", "as is")) if measured is not None else noise.CERTAIN,
+        sure=noise.likely(measured, 1.0, facts.off("cores", "as is")) if measured is not None else _unrated(facts),
     )
+
+
+def _unrated(facts: Facts) -> float:
+    """Without workers there is nothing to compare; with some, what was not tried is not known."""
+    return noise.UNTRIED if facts.workers else noise.CERTAIN
 
 
 def too_many_workers(facts: Facts) -> Finding | None:

@@ -18,7 +18,7 @@ from stoker.records import Bench, encode
 
 NEEDED = {"warm", "fresh", "sequential", "text"}
 """Labels after which a reading goes on, though its time is over: without the next ones nothing could be said."""
-LONGEST_BATCH_S = 12.0
+LONGEST_BATCH_S = 20.0
 """A clone whose next batch takes longer is given up."""
 MOST_BATCHES = 5
 """Batches of each label."""
