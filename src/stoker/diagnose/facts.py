@@ -188,7 +188,9 @@ class Facts:
     def loader_gain(self, new_loader_s: float) -> float:
         """The speed-up if the loader needed this long for a batch."""
         rest_s = self.compute_s if self.compute_s is not None else self.step_s - self.wait_s
-        return self.step_gain(max(new_loader_s, rest_s) if self.workers else new_loader_s + self.step_s - self.wait_s)
+        if self.workers:
+            return self.step_gain(max(new_loader_s, rest_s))
+        return self.step_gain(new_loader_s + self.step_s - min(self.loader_s or self.wait_s, self.step_s))
 
     @property
     def making_share(self) -> float:
@@ -373,7 +375,7 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
         compute_worst_s=max(replays, default=None),
         device_step_s=device_s or None,
         main_cpu_s=quantile(cpus, 0.5) if cpus else None,
-        loader_s=_loader_s(probes, workers, step_s, wait_s, compute_s),
+        loader_s=_loader_s(probes, step_s, wait_s, compute_s) if workers else min(wait_s, needed_s or wait_s),
         workers=workers,
         real=real,
         makers=makers,
@@ -420,10 +422,8 @@ def _queued_share(probes: Probes) -> float:
     return min(queued_s / seconds, 1.0) if seconds else 0.0
 
 
-def _loader_s(probes: Probes, workers: int, step_s: float, wait_s: float, compute_s: float | None) -> float | None:
+def _loader_s(probes: Probes, step_s: float, wait_s: float, compute_s: float | None) -> float | None:
     """Seconds a batch that the loader needs by itself."""
-    if not workers:
-        return wait_s
     drains = [drain.seconds / drain.batches for drain in probes.drains if drain.batches]
     if drains:
         return quantile(drains, 0.5)

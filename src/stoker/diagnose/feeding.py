@@ -37,7 +37,7 @@ def too_few_workers(facts: Facts) -> Finding | None:
         gain = facts.data_gain(facts.workers / facts.cores)
     else:  # made beside the loop instead of in it; the loop takes a part of one core
         rest_s = facts.compute_s if facts.compute_s is not None else facts.step_s - facts.wait_s
-        gain = facts.step_gain(max(facts.wait_s / max(facts.cores - 0.5, 1.0), rest_s))
+        gain = facts.step_gain(max((facts.loader_s or facts.wait_s) / max(facts.cores - 0.5, 1.0), rest_s))
     measured = facts.rate_ratio("cores")
     if measured is not None and measured < SPEED_UP:
         return None
@@ -51,8 +51,13 @@ def too_few_workers(facts: Facts) -> Finding | None:
         ("rate with as many workers as cores", measured, "ratio"),
         gain=gain,
         off=facts.data_off,
-        sure=noise.likely(measured, 1.0, facts.off("cores", "as is")) if measured is not None else noise.CERTAIN,
+        sure=noise.likely(measured, 1.0, facts.off("cores", "as is")) if measured is not None else _unrated(facts),
     )
+
+
+def _unrated(facts: Facts) -> float:
+    """Without workers there is nothing to compare; with some, what was not tried is not known."""
+    return noise.UNTRIED if facts.workers else noise.CERTAIN
 
 
 def too_many_workers(facts: Facts) -> Finding | None:

@@ -227,6 +227,8 @@ def validation_stall(facts: Facts) -> Finding | None:
     """What loops without gradients add to a full epoch; a tenth is what one pays for knowing."""
     parts = facts.said.epoch_parts
     spent_s = parts.get("validation", 0.0) if parts else facts.seconds("validation")
+    if facts.is_data_bound:
+        spent_s *= 1 - _waited_share(facts)  # that part goes with the cause of the slow data
     gain = facts.epoch_gain(spent_s)
     if gain is None or gain < VALIDATION_GAIN:
         return None
@@ -239,6 +241,13 @@ def validation_stall(facts: Facts) -> Finding | None:
         off=facts.off("step"),
         place=_line(facts, "validation"),
     )
+
+
+def _waited_share(facts: Facts) -> float:
+    """The share of validation that waits for data."""
+    whole_s = facts.seconds("validation")
+    waited_s = sum(wait.wait_s for wait in facts.named.loaders if wait.role == "validation")
+    return min(waited_s / whole_s, 1.0) if whole_s else 0.0
 
 
 VALIDATION_GAIN = 1 / (1 - 0.2)

@@ -26,7 +26,7 @@ from stoker.observe.probe_container import Limits, Schedule
 from stoker.observe.probe_gather import Shapes, gathered
 from stoker.observe.probe_inspect import Inspector
 from stoker.observe.probe_reading import BENCH_S, Readings
-from stoker.observe.probe_replay import Timing
+from stoker.observe.probe_replay import Timing, half_ratio
 from stoker.observe.recorder import Recorder, clock
 from stoker.records import Stretch, Window, encode
 
@@ -339,7 +339,10 @@ class Probes:
         inspector, self._inspector = self._inspector, None
         if inspector is not None:
             with suppress(Exception):
-                self._recorder.note("inspection", **inspector.leave())
+                found = inspector.leave()
+                with suppress(Exception):
+                    found["half_ratio"] = half_ratio(self._torch)
+                self._recorder.note("inspection", **found)
 
     # ---- recent times
 
