@@ -93,7 +93,7 @@ def test_without_a_word_from_the_user_the_findings_and_the_simulation_say_what_t
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "t.json").read_text())
     first = result["trials"][0]
-    assert first["knob"] == "num_workers"
+    assert "num_workers" in first["knobs"]  # alone, or kept alive where starting them takes long
     assert first["predicted_ratio"] > 1.5
     assert not any(trial["changes_results"] for trial in result["trials"])
     assert result["final"]["knobs"]["num_workers"] > 1
