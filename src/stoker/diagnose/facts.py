@@ -179,7 +179,7 @@ class Facts:
 
     def data_gain(self, kept_share: float) -> float:
         """The speed-up if making a batch took only this share of what it takes; sending it takes what it takes."""
-        whole_s = self.loader_s or self.wait_s
+        whole_s = min(self.loader_s or self.wait_s, self.wall_step_s)  # it keeps up with real steps already
         alone_s = (self.made_s or whole_s) * kept_share  # with the cores to itself
         if self.workers and self.making_share == 1 and self.compute_s and alone_s <= self.compute_s:
             return self.loader_gain(0.0)  # it keeps up
@@ -197,7 +197,7 @@ class Facts:
         """The share of the loader's time for a batch in which workers make it; the rest is its way to the loop."""
         if not self.workers or not self.loader_s or self.real is None:
             return 1.0
-        share = self.made_wall_s / self.loader_s
+        share = self.made_wall_s / min(self.loader_s, self.wall_step_s)
         return 1.0 if share >= MOSTLY_MAKING else share
 
     def loop_gain(self, saved_s: float) -> float:
@@ -358,6 +358,7 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
     step_s = max(real_s * (1 - _queued_share(probes)), least_s, needed_s)
     replays = [max((replay.seconds - replay.queued_s) / replay.steps, least_s) for replay in plain]
     compute_s = quantile(replays, 0.5) if replays else None
+    loader_s = _loader_s(probes, step_s, wait_s, compute_s) if workers else min(wait_s, needed_s or wait_s)
     benches = _benches(seen, probes)
     epochs = track.epochs_planned or len({step.epoch for step in named.steps})
     return Facts(
@@ -375,7 +376,7 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
         compute_worst_s=max(replays, default=None),
         device_step_s=device_s or None,
         main_cpu_s=quantile(cpus, 0.5) if cpus else None,
-        loader_s=_loader_s(probes, step_s, wait_s, compute_s) if workers else min(wait_s, needed_s or wait_s),
+        loader_s=loader_s,
         workers=workers,
         real=real,
         makers=makers,
