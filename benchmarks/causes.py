@@ -146,6 +146,18 @@ def line(row: Judged) -> str:
     return f"| {row.name} | {row.verdict} | {mark} | {row.seconds:.0f} | {gains or (row.trouble or '')[-200:]} |"
 
 
+def table(rows: list[Judged]) -> None:
+    """One row for each script, over all its runs, as the docs show it."""
+    print("| script | right | said | seconds, longest |\n|---|---|---|---|")
+    for name in dict.fromkeys(row.name for row in rows):
+        runs = [row for row in rows if row.name == name]
+        said = ", ".join(
+            f"{what} ({n})" if n > 1 else str(what) for what, n in Counter(r.verdict for r in runs).items()
+        )
+        right = f"{sum(run.is_right for run in runs)} of {len(runs)}"
+        print(f"| {name} | {right} | {said} | {max(run.seconds for run in runs):.0f} |")
+
+
 def show(rows: list[Judged]) -> None:
     """How many were right."""
     slow = [row for row in rows if "/healthy/" not in row.name]
@@ -184,7 +196,7 @@ def _kept(path: Path | None) -> list[Judged]:
 def main() -> None:
     """Judge what is asked for; a row as soon as it is there, and the JSON kept up to date."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=WHAT)
+    parser.add_argument("what", choices=[*WHAT, "table"], help="table: what is in the JSON, one row for each script")
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--which", nargs="*", default=["slow", "healthy"])
     parser.add_argument("--scale", nargs="*", default=["small", "large"])
@@ -196,6 +208,10 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, default=None, help="keep the records of each run in this folder")
     parser.add_argument("--json", type=Path, default=None, help="rows go here; those that are there are not run again")
     args = parser.parse_args()
+    if args.what == "table":
+        table(_kept(args.json))
+        show(_kept(args.json))
+        return
     print("| script | said | right | seconds | findings (at most) |\n|---|---|---|---|---|", flush=True)
     show(run(WHAT[args.what](args), args))
 

@@ -22,7 +22,7 @@ from stoker.report import terminal
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
-SHOWN = {"width": 1100, "height": 1340}
+SHOWN = {"width": 1100, "height": 1470}
 COLUMNS = 110
 
 

@@ -49,6 +49,13 @@ def test_a_gain_of_ten_percent_is_found_in_four_of_five() -> None:
     assert share_kept(noise=0.04, gain=1.1) >= 0.8
 
 
+def test_a_gain_that_is_sure_but_too_small_for_a_setting_is_not_kept() -> None:
+    rounds = [Round((1.01 + i / 1e5,), (1.0,)) for i in range(LOOKS[0])]
+    judgement = judge(rounds, QUIET, last=False)
+    assert judgement.interval.low > 1
+    assert (judgement.decision, judgement.reason) == ("revert", "no gain of 3% is left inside the interval")
+
+
 def test_a_loss_is_never_kept() -> None:
     draw = np.random.default_rng(1)
     assert {investigate(draw, 0.03, 0.9).decision for _ in range(50)} <= {"revert", "undecided"}

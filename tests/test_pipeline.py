@@ -42,6 +42,13 @@ def test_no_loop_is_faster_than_its_device_whether_it_waits_for_it_or_not() -> N
     assert changed(pipeline(device_s=0.02), FACTS, {"batch_size": 20}, device_speed=4).device_s == pytest.approx(0.01)
 
 
+def test_strangers_take_their_share_and_more_processes_get_more() -> None:
+    alone = pipeline(workers=0, loop_wait_s=0.0)
+    crowded = replace(alone, strangers=3.0)  # a half of a core for a process of ours
+    assert step_s(crowded) == pytest.approx(2 * step_s(alone))
+    assert 1.3 < step_s(crowded) / step_s(replace(crowded, workers=2)) < 2.0
+
+
 def test_prefetch_hides_a_slow_batch_among_fast_ones() -> None:
     uneven = pipeline(workers=1, work_s=(0.001,) * 9 + (0.03,), wait_s=(0.0,) * 10, loop_wait_s=0.006)
     assert step_s(replace(uneven, prefetch=16)) < step_s(replace(uneven, prefetch=1))

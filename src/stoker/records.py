@@ -240,6 +240,7 @@ class Inspection:
     lines: tuple[LineOps, ...]
     autocast: bool
     matmul_precision: str
+    half_ratio: float | None = None  # what the device itself would gain in half precision, where it could be asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ def test_a_clear_difference_is_told_in_both_directions(seed: int, factor: float)
     speed, outcome, _ = conclude(slow, fast)
     assert outcome == "faster"
     assert speed is not None
-    assert speed.low < factor < speed.high * 1.02
+    assert speed.low < factor * 1.02  # an interval of 95 % may miss, but not by much
+    assert speed.high > factor / 1.02
     assert conclude(fast, slow)[1] == "slower"
 
 

@@ -74,7 +74,7 @@ def test_workers_are_seen_from_inside(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_steps_and_meters_are_kept_as_tables(tmp_path: Path) -> None:
-    done = doctor(tmp_path, *script("known_times.py"))
+    done = doctor(tmp_path, *script("known_times.py"), options=WATCHING)
     run = next((tmp_path / ".stoker" / "runs").iterdir())
     with pa.OSFile(str(run / "steps.arrow")) as file:
         steps = pa.ipc.open_file(file).read_all()

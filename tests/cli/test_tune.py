@@ -93,7 +93,7 @@ def test_without_a_word_from_the_user_the_findings_and_the_simulation_say_what_t
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "t.json").read_text())
     first = result["trials"][0]
-    assert first["knob"] == "num_workers"
+    assert "num_workers" in first["knobs"]  # alone, or kept alive where starting them takes long
     assert first["predicted_ratio"] > 1.5
     assert not any(trial["changes_results"] for trial in result["trials"])
     assert result["final"]["knobs"]["num_workers"] > 1
@@ -246,7 +246,7 @@ def test_a_budget_too_small_says_how_much_is_needed(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_no_process_and_a_record_of_what_was_measured(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WAITING)
     mark = f"STOKER_TEST_MARK={tmp_path.name}-{os.getpid()}"
     name, value = mark.split("=")
@@ -258,11 +258,14 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     )
     assert tuner.stderr is not None
     with tuner.stderr:
-        deadline = time.monotonic() + 400
-        while not list(tmp_path.glob(".stoker/runs/*/001/*.events")) and time.monotonic() < deadline:
-            time.sleep(0.2)
+        # the second process of the reference runs when it is stopped: what the first measured is there
+        _wait_for(lambda: bool(_journal(tmp_path) and list(tmp_path.glob(".stoker/runs/*/002/*.events"))), tuner)
         tuner.send_signal(signal.SIGINT)
         assert tuner.wait(400) == 130
+        said = tuner.stderr.read().decode()
+    assert "go on with: stoker tune --resume" in said
+    (record,) = tmp_path.glob(".stoker/runs/*/decision.md")
+    assert "Interrupted, not decided to its end" in record.read_text()
     marked = [p for p in psutil.process_iter() if _environment(p).get(name) == value]
     assert marked == []
 

@@ -112,7 +112,7 @@ def sick() -> dict[str, Facts]:
         "checkpoint-stall": dataclasses.replace(parts(checkpoint=3.0), device_step_s=None),
         "validation-stall": dataclasses.replace(parts(validation=5.0), device_step_s=None),
         "launch-bound": host_busy(),
-        "no-mixed-precision": facts(probes=Probes(inspection=inspected(matmul_precision="highest"))),
+        "no-mixed-precision": facts(probes=Probes(inspection=inspected(matmul_precision="highest", half_ratio=3.0))),
         "padding": facts(probes=Probes(padding_share=0.6)),
         "recompile": facts(probes=Probes(recompiles=40, compile_s=8.0, shapes=40, shaped_batches=60)),
         "autotune-shapes": facts(
@@ -165,6 +165,14 @@ def test_files_that_are_slow_with_their_pages_dropped_tell_a_first_touch_from_a_
     assert "cold-cache" not in found(warm_too)
     not_dropped = dataclasses.replace(run, probes=cold(0.8, 0.002, dropped=False))
     assert "cold-cache" not in found(not_dropped)
+
+
+def test_a_simulated_device_gains_in_half_precision_only_what_it_says_itself() -> None:
+    fp32 = {"matmul_precision": "highest"}
+    sim = dataclasses.replace(facts().track, device="sim")
+    for ratio, is_found in ((None, False), (1.0, False), (3.0, True)):
+        run = facts(probes=Probes(inspection=inspected(**fp32, half_ratio=ratio)), track=sim)
+        assert ("no-mixed-precision" in found(run)) == is_found
 
 
 def test_confidence_falls_with_the_spread_of_what_it_rests_on() -> None:

@@ -4,7 +4,7 @@
 
 The scripts count their own steps and seconds (their last line says so). What they waited for data is measured by a
 ruler around every DataLoader of the process, and their private memory by a sampler, both from outside the script.
-Run it on an otherwise idle machine. Nothing here is a test: speed never is.
+The table is docs/causes.md's. Nothing here is a test: speed never is.
 """
 
 import argparse

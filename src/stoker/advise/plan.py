@@ -158,16 +158,28 @@ def _workers(now: Situation, pipeline: Pipeline) -> Iterator[Idea]:
     """The number that is simulated as best, and its neighbour, because a simulation can be wrong by one step."""
     counts = worker_counts(pipeline, now.cores)
     safe = [count for count in counts if now.is_safe({"num_workers": count})]
-    ratios = {count: now.ratio({"num_workers": count}) or 1.0 for count in safe}
-    if not ratios:
+    alone = {count: now.ratio({"num_workers": count}) or 1.0 for count in safe}
+    kept = {
+        count: max(alone[count], _kept_alive(now, count) if count and not pipeline.workers else 0) for count in safe
+    }
+    if not safe:
         return
-    most = max(ratios.values())
-    best = min(count for count, ratio in ratios.items() if ratio >= NEAR * most)
-    above = [count for count in safe if count > best and ratios[count] >= NEAR * most]
+    most = max(kept.values())
+    best = min(count for count, ratio in kept.items() if ratio >= NEAR * most)
+    above = [count for count in safe if count > best and kept[count] >= NEAR * most]
     for count in (best, *above[:1]):
         more = count > pipeline.workers
         why = "batches are made in parallel while cores are idle" if more else "fewer processes share the cores"
-        yield Idea({"num_workers": count}, why, _cause(now, "num_workers"), ratios[count])
+        yield Idea({"num_workers": count}, why, _cause(now, "num_workers"), alone[count])
+        if kept[count] >= WORTH * alone[count]:
+            both: dict[str, Value] = {"num_workers": count, "persistent_workers": True}
+            why = f"{why}, and are not started anew for every epoch"
+            yield Idea(both, why, _cause(now, "num_workers"), kept[count])
+
+
+def _kept_alive(now: Situation, count: int) -> float:
+    """The first workers of a loader, kept alive: where epochs are short, starting them anew eats what they bring."""
+    return now.ratio({"num_workers": count, "persistent_workers": True}) or 1.0
 
 
 def worker_counts(pipeline: Pipeline, cores: int) -> list[int]:

@@ -31,7 +31,7 @@ LOADER = (
 @click.argument("b")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write it as JSON; - is stdout.")
 def compare(a: str, b: str, json_path: Path | None) -> int:
-    r"""Compare run B with run A: what was set, and what it took. A and B are names, starts of names, or directories:
+    """Compare run B with run A: what was set, and what it took. A and B are names, starts of names, or directories:
 
     \b
         stoker compare 20261115-2052 last
@@ -39,7 +39,7 @@ def compare(a: str, b: str, json_path: Path | None) -> int:
 
     Steps are compared per sample, so batch sizes may differ. One run each is little: where the steps vary too much, or
     the difference is no larger than two runs of the same command may have, it says so. `stoker tune` proves.
-    """
+    """  # noqa: D301  click's own mark is a backspace
     from rich.console import Console
 
     from stoker.report import comparison, data

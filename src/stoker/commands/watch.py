@@ -33,7 +33,7 @@ PIPED_S = 15.0
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Directory for the run's records.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def watch(once: bool, json_path: Path | None, every: float, out: Path | None, command: tuple[str, ...]) -> int:
-    r"""Watch a training live. COMMAND starts one, after two dashes; RUN is one that was started or has ended:
+    """Watch a training live. COMMAND starts one, after two dashes; RUN is one that was started or has ended:
 
     \b
         stoker watch -- python train.py --lr 0.1
@@ -48,7 +48,7 @@ def watch(once: bool, json_path: Path | None, every: float, out: Path | None, co
     and then on stderr. NO_COLOR is respected.
 
     Exit codes: the script's own (128 + n for a signal n), or 2 for wrong usage. For a RUN: 0.
-    """
+    """  # noqa: D301  click's own mark is a backspace
     if _is_run(command):
         return attend(Ledger().find(command[0]), once=once, every_s=every, json_path=json_path)
     if once:

@@ -29,7 +29,10 @@ def no_mixed_precision(facts: Facts) -> Finding | None:
     if fp32 < 0.5 or inspected.matmul_precision != "highest":  # noqa: PLR2004
         return None
     busy = min(facts.device_step_s / facts.step_s, 1.0)
-    gain = 1 / (1 - busy * fp32 * (1 - 1 / HALF_SPEED_UP))
+    gains = inspected.half_ratio if facts.track.device == "sim" else HALF_SPEED_UP
+    if gains is None or gains < GAIN:
+        return None  # a device made of numbers gains what it says itself, and nothing else is known of it
+    gain = 1 / (1 - busy * fp32 * (1 - 1 / gains))
     if gain < GAIN or busy < 0.5:  # noqa: PLR2004
         return None
     return finding(
@@ -38,6 +41,7 @@ def no_mixed_precision(facts: Facts) -> Finding | None:
         ("autocast", "on" if inspected.autocast else "off", ""),
         ("TF32", "off", ""),
         ("device busy in a step", busy, "share"),
+        ("the device in half precision", inspected.half_ratio, "ratio"),
         gain=gain,
         off=facts.off("step", "compute"),
         sure=noise.likely(fp32, 0.5, noise.LEAST),

@@ -3,7 +3,7 @@
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
 from stoker.diagnose.facts import IDLE_CORES, Facts, Production
-from stoker.diagnose.making import files_shared, makings, place, same_share
+from stoker.diagnose.making import files_shared, makings, place, reading_share, same_share
 from stoker.records import Finding
 
 SMALL_WORK_S = 400e-6
@@ -15,9 +15,9 @@ LOOKUP_S = 15e-6
 COPY_BYTES_PER_S = 1e9
 """One core copying small pieces: far below memory speed, so a cautious bound."""
 MOSTLY = 0.5
-AMPLIFIED = 4.0
-"""Bytes read for each byte used; below, headers and rounding up explain it."""
 SAME = 0.9
+FEW = 8
+"""A batch of fewer samples gains little by one read for all."""
 
 
 def sampler(facts: Facts) -> Finding | None:
@@ -81,12 +81,14 @@ def tokenize(facts: Facts) -> Finding | None:
 def per_item_fetch(facts: Facts) -> Finding | None:
     """Per-sample Python overhead against one sliced read."""
     made, fresh = facts.real, facts.bench("fresh")
-    if not facts.is_data_bound or made is None or facts.probes.batched_fetch or made.samples < 8:  # noqa: PLR2004
+    if not facts.is_data_bound or made is None or fresh is None or facts.probes.batched_fetch:
+        return None  # a stream has no rows that could be sliced
+    if made.samples < FEW or (made.collate_share > MOSTLY and not facts.probes.default_collate):
         return None
     if made.net_s > SMALL_WORK_S or made.blocked_share > MOSTLY or made.opens + made.requests > 0.5:  # noqa: PLR2004
         return None
-    size = (fresh.result_bytes if fresh else 0.0) or made.sent_bytes
-    if made.read_bytes > AMPLIFIED * max(size, 1.0) or _call_s(facts, made) > LONG_CALL_S:
+    size = fresh.result_bytes or made.sent_bytes
+    if reading_share(made) > MOSTLY or _call_s(facts, made) > LONG_CALL_S:
         return None
     sliced_s = size / COPY_BYTES_PER_S
     gain = facts.data_gain(min(sliced_s / made.net_s, 1.0))
@@ -149,7 +151,8 @@ def decode_cpu(facts: Facts) -> Finding | None:
     made, demand = facts.real, facts.demand_cores
     if not facts.is_data_bound_alone or made is None or demand is None or made.blocked_share > MOSTLY:
         return None
-    if demand < facts.cores - IDLE_CORES or made.net_s < SMALL_WORK_S:
+    could_be_sliced = facts.bench("fresh") is not None and not facts.probes.batched_fetch
+    if demand < facts.cores - IDLE_CORES or (could_be_sliced and made.net_s < SMALL_WORK_S):
         return None
     gain = facts.data_gain(0.0)
     if gain < GAIN:

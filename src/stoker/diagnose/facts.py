@@ -21,14 +21,12 @@ from stoker.records import (
 
 DATA_SHARE = 0.75
 """The loader bounds the run if, by itself, it takes at least this share of a real step's time."""
-MADE_SHARE = 0.5
-"""Making a batch, divided by the workers, must take at least this share of a computed step to be why it is late."""
-ALONE_SHARE = 0.2
-"""… and at least this share with the cores to itself: below, others who use the machine are why."""
 MOSTLY_MAKING = 0.5
 """Workers that make batches for this share of the time are what the loop waits for: a drain asks more of them."""
 IDLE_CORES = 0.4
 """Less than this is no idle core, just a gap."""
+ALONE_SHARE = 0.5
+"""Making a batch with the cores to itself, of a computed step: below, others who use the machine are why it is late."""
 FEWEST_BATCHES = 2
 
 
@@ -181,20 +179,25 @@ class Facts:
 
     def data_gain(self, kept_share: float) -> float:
         """The speed-up if making a batch took only this share of what it takes; sending it takes what it takes."""
-        whole_s = self.loader_s or self.wait_s
+        whole_s = min(self.loader_s or self.wait_s, self.wall_step_s)  # it keeps up with real steps already
+        alone_s = (self.made_s or whole_s) * kept_share  # with the cores to itself
+        if self.workers and self.making_share == 1 and self.compute_s and alone_s <= self.compute_s:
+            return self.loader_gain(0.0)  # it keeps up
         return self.loader_gain(whole_s * (1 - self.making_share * (1 - kept_share)))
 
     def loader_gain(self, new_loader_s: float) -> float:
         """The speed-up if the loader needed this long for a batch."""
         rest_s = self.compute_s if self.compute_s is not None else self.step_s - self.wait_s
-        return self.step_gain(max(new_loader_s, rest_s) if self.workers else new_loader_s + self.step_s - self.wait_s)
+        if self.workers:
+            return self.step_gain(max(new_loader_s, rest_s))
+        return self.step_gain(new_loader_s + self.step_s - min(self.loader_s or self.wait_s, self.step_s))
 
     @property
     def making_share(self) -> float:
         """The share of the loader's time for a batch in which workers make it; the rest is its way to the loop."""
         if not self.workers or not self.loader_s or self.real is None:
             return 1.0
-        share = self.made_wall_s / self.loader_s
+        share = self.made_wall_s / min(self.loader_s, self.wall_step_s)
         return 1.0 if share >= MOSTLY_MAKING else share
 
     def loop_gain(self, saved_s: float) -> float:
@@ -228,12 +231,18 @@ class Facts:
         return self.step_s / (self.compute_s or self.rest_s)
 
     @property
+    def is_slower(self) -> bool:
+        """True if real steps are slower than those on batches that lie ready, and than the slowest replay too."""
+        worst_s = self.compute_worst_s
+        return self.potential >= GAIN and not (worst_s and self.step_s / worst_s < NOISE)
+
+    @property
     def waits(self) -> bool:
         """True if the loop is slower than on cached batches, and by its loader."""
-        if self.potential < GAIN or (self.compute_worst_s and self.step_s / self.compute_worst_s < NOISE):
+        if not self.is_slower:
             return False
         if not self.workers:
-            return self.wait_s / self.step_s > 1 - 1 / GAIN
+            return min(self.wait_s, self.made_s or self.wait_s) / self.step_s > 1 - 1 / GAIN
         return self.loader_s is None or max(self.loader_s, self.made_wall_s) >= DATA_SHARE * self.step_s
 
     @property
@@ -244,23 +253,29 @@ class Facts:
     @property
     def made_s(self) -> float | None:
         """Seconds a batch if workers had the cores to themselves: what waiting for a core adds is others' doing."""
-        if self.real is None:
-            return None
-        net_s, cpu_s = self.real.mean_net_s * self.real.samples, self.real.mean_cpu_s * self.real.samples
-        return max(net_s / max(self.workers, 1), cpu_s / self.cores)
+        return _made_s(self.real, self.workers, self.cores)
 
     @property
     def ideal_step_s(self) -> float:
         """A step if nobody else used the machine."""
         made_s, compute_s = self.made_s or 0.0, self.compute_s or self.step_s - self.wait_s
-        return max(made_s, compute_s) if self.workers else made_s + compute_s
+        if self.workers:
+            return max(made_s, compute_s)
+        if self.device_step_s and self.main_cpu_s is not None:  # a device works while the host makes the next batch
+            return max(made_s + self.main_cpu_s, compute_s)
+        return made_s + compute_s
 
     @property
     def is_data_bound(self) -> bool:
-        """True if the loop waits for data, and making them takes long enough to be the reason."""
-        if not self.waits or self.compute_s is None or self.real is None or not self.workers:
+        """True if the loop is slower than on batches that lie ready, and making them takes long enough to be why."""
+        if self.compute_s is None or self.real is None:
             return self.waits
-        return self.made_wall_s >= MADE_SHARE * self.compute_s and (self.made_s or 0.0) >= ALONE_SHARE * self.compute_s
+        return self.is_slower and (self.made_s or 0.0) >= self._alone_share * self.compute_s
+
+    @property
+    def _alone_share(self) -> float:
+        """What making must take of a computed step; where it is done beside a device or in workers it may be hidden."""
+        return ALONE_SHARE if self.workers or self.device_step_s else GAIN - 1
 
     @property
     def is_data_bound_alone(self) -> bool:
@@ -294,8 +309,11 @@ class Facts:
         return sum(found) / len(found) if found else None
 
     def rate_ratio(self, name: str) -> float | None:
-        """How many times faster batches come in this variant than as it is; measured in turns, minutes apart never."""
-        as_is, other = self.rate_s("as is"), self.rate_s(name)
+        """How many times faster batches come in this variant than as it is; measured in turns, minutes apart never.
+
+        Where there are too many workers to start them twice, as it is is what loader-only measured.
+        """
+        as_is, other = self.rate_s("as is") or self.loader_s, self.rate_s(name)
         return as_is / other if as_is and other else None
 
     def sampled_s(self, holds: Callable[[Line], bool]) -> float:
@@ -330,16 +348,19 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
     devices = [r.device_s / r.steps for r in probes.replays if r.steps and r.device_s is not None and not r.known]
     device_s = quantile(devices, 0.5) if devices else 0.0
     real_s = _whole_step_s(named, said, facts)
+    makers = _makers(seen, track, facts, probes)
+    rows = _rows(makers, probes)
     plain = [replay for replay in probes.replays if replay.steps and not replay.known]
     cpus = [replay.cpu_s / replay.steps for replay in plain]
     least_s = max(device_s, quantile(cpus, 0.5) if cpus else 0.5 * real_s, 1e-9)
-    step_s = max(real_s - _queued_s(probes), least_s)
+    real, cores = production(rows), min([seen.machine.cores, *_quotas(seen, probes)])
+    needed_s = min(_made_s(real, workers, cores) or 0.0, real_s)  # waiting for one's own workers is not others' doing
+    step_s = max(real_s * (1 - _queued_share(probes)), least_s, needed_s)
     replays = [max((replay.seconds - replay.queued_s) / replay.steps, least_s) for replay in plain]
     compute_s = quantile(replays, 0.5) if replays else None
-    makers = _makers(seen, track, facts, probes)
+    loader_s = _loader_s(probes, step_s, wait_s, compute_s) if workers else min(wait_s, needed_s or wait_s)
     benches = _benches(seen, probes)
     epochs = track.epochs_planned or len({step.epoch for step in named.steps})
-    rows = _rows(makers, probes)
     return Facts(
         seen=seen,
         track=track,
@@ -347,7 +368,7 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
         said=said,
         probes=probes,
         facts=facts,
-        cores=min([seen.machine.cores, *_quotas(seen, probes)]),
+        cores=cores,
         wall_step_s=real_s,
         step_s=step_s,
         wait_s=wait_s,
@@ -355,9 +376,9 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
         compute_worst_s=max(replays, default=None),
         device_step_s=device_s or None,
         main_cpu_s=quantile(cpus, 0.5) if cpus else None,
-        loader_s=_loader_s(probes, workers, step_s, wait_s, compute_s),
+        loader_s=loader_s,
         workers=workers,
-        real=production(rows),
+        real=real,
         makers=makers,
         benches=benches,
         epochs=max(epochs, len([one for one in named.passes if one.is_train and one.batches > 1])),
@@ -368,6 +389,13 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
             "made": noise.error([net_s(row) for row in rows if row.samples]),
         },
     )
+
+
+def _made_s(real: Production | None, workers: int, cores: float) -> float | None:
+    if real is None:
+        return None
+    net_s, cpu_s = real.mean_net_s * real.samples, real.mean_cpu_s * real.samples
+    return max(net_s / max(workers, 1), cpu_s / cores)
 
 
 def _whole_step_s(named: Attribution, said: Diagnosis, facts: LoaderFacts | None) -> float:
@@ -386,18 +414,17 @@ def _quotas(seen: Observation, probes: Probes) -> list[float]:
     return [limit for limit in limits if limit]
 
 
-def _queued_s(probes: Probes) -> float:
-    """What the main thread waited for a core in a real step: others' doing, and taken off like in a replay."""
-    steps = sum(stretch.steps for stretch in probes.stretches)
+def _queued_share(probes: Probes) -> float:
+    """The share of real steps in which the main thread waited for a core: others' doing, taken off as in a replay."""
+    seconds = math.fsum(stretch.seconds for stretch in probes.stretches)
     if probes.container is not None and (probes.container.throttled_s or 0.0) > 0.02 * probes.container.seconds:
         return 0.0  # a quota, not others
-    return math.fsum(stretch.queued_s for stretch in probes.stretches) / steps if steps else 0.0
+    queued_s = math.fsum(stretch.queued_s for stretch in probes.stretches)
+    return min(queued_s / seconds, 1.0) if seconds else 0.0
 
 
-def _loader_s(probes: Probes, workers: int, step_s: float, wait_s: float, compute_s: float | None) -> float | None:
+def _loader_s(probes: Probes, step_s: float, wait_s: float, compute_s: float | None) -> float | None:
     """Seconds a batch that the loader needs by itself."""
-    if not workers:
-        return wait_s
     drains = [drain.seconds / drain.batches for drain in probes.drains if drain.batches]
     if drains:
         return quantile(drains, 0.5)

@@ -16,6 +16,8 @@ MANY_OBJECTS, MANY_BYTES = 1000, 16 << 20
 """Objects pickled one by one, and bytes through a pipe instead of shared memory, that make transport visible."""
 GROWTH_BYTES_PER_S, GROWTH_LEAST_BYTES = 1 << 20, 24 << 20
 """Private memory of one worker: how fast and how much it must grow."""
+BUFFERS = 50
+"""Batches on their way, and what an allocator keeps of them: growth below is no leak."""
 IN_TIME = 0.6
 """Making, of the time from one batch to the next: below, workers are done in time and it is the way that takes long."""
 THROTTLED = 0.02
@@ -35,7 +37,7 @@ def too_few_workers(facts: Facts) -> Finding | None:
         gain = facts.data_gain(facts.workers / facts.cores)
     else:  # made beside the loop instead of in it; the loop takes a part of one core
         rest_s = facts.compute_s if facts.compute_s is not None else facts.step_s - facts.wait_s
-        gain = facts.step_gain(max(facts.wait_s / max(facts.cores - 0.5, 1.0), rest_s))
+        gain = facts.step_gain(max((facts.loader_s or facts.wait_s) / max(facts.cores - 0.5, 1.0), rest_s))
     measured = facts.rate_ratio("cores")
     if measured is not None and measured < SPEED_UP:
         return None
@@ -49,8 +51,13 @@ def too_few_workers(facts: Facts) -> Finding | None:
         ("rate with as many workers as cores", measured, "ratio"),
         gain=gain,
         off=facts.data_off,
-        sure=noise.likely(measured, 1.0, facts.off("cores", "as is")) if measured is not None else noise.CERTAIN,
+        sure=noise.likely(measured, 1.0, facts.off("cores", "as is")) if measured is not None else _unrated(facts),
     )
+
+
+def _unrated(facts: Facts) -> float:
+    """Without workers there is nothing to compare; with some, what was not tried is not known."""
+    return noise.UNTRIED if facts.workers else noise.CERTAIN
 
 
 def too_many_workers(facts: Facts) -> Finding | None:
@@ -244,7 +251,8 @@ def ram_growth(facts: Facts) -> Finding | None:
         return None
     per_s = quantile([slope for slope, _ in slopes], 0.5)
     grown = quantile([grown for _, grown in slopes], 0.5)
-    if per_s < GROWTH_BYTES_PER_S or grown < GROWTH_LEAST_BYTES:
+    batch_bytes = facts.real.sent_bytes * facts.real.samples if facts.real else 0.0
+    if per_s < GROWTH_BYTES_PER_S or grown < max(GROWTH_LEAST_BYTES, BUFFERS * batch_bytes):
         return None
     return finding(
         "ram-growth",
@@ -275,7 +283,7 @@ def _slope(points: list[tuple[float, float]]) -> tuple[float, float] | None:
 
 
 ONE_JUMP = 0.75
-STILL = 0.1
+STILL = 0.2
 """The share of all growth that must come in the second half of the time …"""
 FALLS = 0.2
 """… and what memory may fall in between, as a share of it: buffers come and go, what leaks only comes."""

@@ -41,7 +41,7 @@ def host_sync(facts: Facts) -> Finding | None:
 def blocking_copy(facts: Facts) -> Finding | None:
     """Time inside copies to the device."""
     copied_s = facts.step_part("transfer") * _waiting_share(facts)
-    gain = facts.loop_gain(copied_s)
+    gain = max(facts.loop_gain(copied_s), facts.step_gain(facts.step_s - copied_s))  # a copy waits for no core
     if gain < GAIN or copied_s < 0.05 * facts.step_s:
         return None
     return finding(
@@ -133,7 +133,7 @@ def launch_bound(facts: Facts) -> Finding | None:
     model_s = sum(facts.step_part(name) for name in ("forward", "loss", "backward", "optimizer", "zero_grad"))
     if inspected.ops < 60 or model_s < 0.5 * facts.compute_s:  # noqa: PLR2004  it is the script's own code then
         return None
-    gain = facts.loop_gain(min(max(idle_s, 0.0), model_s))
+    gain = facts.step_s / max(facts.step_s - min(max(idle_s, 0.0), model_s), facts.device_step_s)
     if gain < GAIN:
         return None
     return finding(
@@ -227,6 +227,8 @@ def validation_stall(facts: Facts) -> Finding | None:
     """What loops without gradients add to a full epoch; a tenth is what one pays for knowing."""
     parts = facts.said.epoch_parts
     spent_s = parts.get("validation", 0.0) if parts else facts.seconds("validation")
+    if facts.is_data_bound:
+        spent_s *= 1 - _waited_share(facts)  # that part goes with the cause of the slow data
     gain = facts.epoch_gain(spent_s)
     if gain is None or gain < VALIDATION_GAIN:
         return None
@@ -239,6 +241,13 @@ def validation_stall(facts: Facts) -> Finding | None:
         off=facts.off("step"),
         place=_line(facts, "validation"),
     )
+
+
+def _waited_share(facts: Facts) -> float:
+    """The share of validation that waits for data."""
+    whole_s = facts.seconds("validation")
+    waited_s = sum(wait.wait_s for wait in facts.named.loaders if wait.role == "validation")
+    return min(waited_s / whole_s, 1.0) if whole_s else 0.0
 
 
 VALIDATION_GAIN = 1 / (1 - 0.2)

@@ -2,9 +2,13 @@
 
 from itertools import pairwise
 
-from stoker.diagnose.facts import Facts
+from stoker.diagnose.facts import Facts, Production
 from stoker.records import Making
 
+READ_BYTES_PER_S = 4e9
+"""Bytes that lie in the page cache, copied once by the kernel and looked at once: a fast machine's figure."""
+SLOW_READ_BYTES_PER_S = 0.5e9
+"""The same on a slow machine: time in the kernel beyond it is page faults and memory, not reading."""
 AGAIN = 2
 """Files opened a second time, for other samples, that prove that a file holds several."""
 
@@ -56,3 +60,12 @@ def files_shared(facts: Facts) -> bool:
     samples = (facts.facts.samples if facts.facts else None) or visited
     each_once = visited <= samples  # no sample can have come twice yet, so a name that did holds several
     return again >= AGAIN and each_once and opens > 0.5 * visited  # a file that is kept is not opened again
+
+
+def reading_share(made: Production) -> float:
+    """Time in the kernel and waiting for it; at least what the bytes cost at memory speed."""
+    if not made.net_s:
+        return 0.0
+    passed_s = made.taken_bytes / READ_BYTES_PER_S
+    copied_s = min(made.system_s, made.taken_bytes / SLOW_READ_BYTES_PER_S)  # the kernel has other work too
+    return min(max(copied_s + made.blocked_share * made.net_s, passed_s) / made.net_s, 1.0)

@@ -5,11 +5,9 @@ import math
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
 from stoker.diagnose.facts import Facts, Production, production
-from stoker.diagnose.making import files_shared, place
+from stoker.diagnose.making import files_shared, place, reading_share
 from stoker.records import Cold, Finding
 
-READ_BYTES_PER_S = 4e9
-"""Bytes that lie in the page cache, copied once by the kernel and looked at once: a fast machine's figure."""
 MOSTLY = 0.5
 AMPLIFIED = 4.0
 """Bytes read for each byte used; below, headers and rounding up explain it."""
@@ -66,9 +64,12 @@ def read_amplification(facts: Facts) -> Finding | None:
     fresh, made = facts.bench("fresh"), facts.real
     if not facts.is_data_bound or fresh is None or made is None or not fresh.result_bytes:
         return None
-    read = max(fresh.taken_bytes, made.taken_bytes)
+    read = max(fresh.taken_bytes, made.read_bytes + made.net_bytes)  # pages that came once are no habit
     factor = read / fresh.result_bytes
-    reading = max(_reading_share(made), _reading_share(fresh))
+    sequential = facts.bench("sequential")
+    if sequential is not None and sequential.taken_bytes * THRASHED < read and shuffle_thrash(facts) is not None:
+        return None  # in order there is far less of it: then the order is the cause
+    reading = max(reading_share(made), reading_share(fresh))
     shared = files_shared(facts)
     if factor < AMPLIFIED or (reading < MOSTLY and not shared):
         return None
@@ -88,14 +89,6 @@ def read_amplification(facts: Facts) -> Finding | None:
         sure=noise.likely(factor, AMPLIFIED, facts.off("fresh")),
         place=place(facts),
     )
-
-
-def _reading_share(made: Production) -> float:
-    """Time in the kernel and waiting for it; at least what the bytes cost at memory speed."""
-    if not made.net_s:
-        return 0.0
-    passed_s = made.taken_bytes / READ_BYTES_PER_S
-    return min(max(made.system_s + made.blocked_share * made.net_s, passed_s) / made.net_s, 1.0)
 
 
 # ---- waiting for the data ----------------------------------------------------------------------------------

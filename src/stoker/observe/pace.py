@@ -102,6 +102,7 @@ class Pace:
     def is_over(self, epoch: Epoch, now_ns: int) -> bool:
         """True if this epoch may end before its next batch; the run itself may end here too."""
         epoch.first_ns = epoch.first_ns or now_ns
+        self.loop_ns = self.loop_ns or now_ns  # where the epoch began on another thread, nobody has said so
         if self.whole:
             return False
         if epoch.over:
@@ -151,7 +152,11 @@ class Pace:
     def delivered(self, epoch: Epoch, batch: Any) -> None:
         """A real batch goes to the loop."""
         if self.probes is not None:
-            self.probes.delivered(epoch, batch)
+            try:
+                self.probes.delivered(epoch, batch)
+            except Exception as error:  # noqa: BLE001  an experiment may fail, the loop may not
+                self.probes = None
+                self._recorder.note("trouble", text=f"experiments ended: {error!r}")
 
     def meet_optimizer(self) -> int:
         """A number for an optimizer that was not seen before."""

@@ -8,6 +8,7 @@ once and in order (see `probe_ahead`). The one exception is *known*, where new s
 loop has had already stands in for each of a few others; length and order stay.
 """
 
+import functools
 import sys
 import time
 from collections import Counter, deque
@@ -18,13 +19,14 @@ from typing import Any, Protocol
 
 from stoker.observe import probe_ahead, probe_copies
 from stoker.observe.options import BUDGET_SHARE
+from stoker.observe.patches import Patches
 from stoker.observe.probe_ahead import Held, Room
 from stoker.observe.probe_bench import Orders
 from stoker.observe.probe_container import Limits, Schedule
 from stoker.observe.probe_gather import Shapes, gathered
 from stoker.observe.probe_inspect import Inspector
 from stoker.observe.probe_reading import BENCH_S, Readings
-from stoker.observe.probe_replay import Timing
+from stoker.observe.probe_replay import Timing, half_ratio
 from stoker.observe.recorder import Recorder, clock
 from stoker.records import Stretch, Window, encode
 
@@ -40,7 +42,7 @@ SLOW_BATCH_S = 0.5
 """A loader that takes longer for a batch is asked about its data first: a bench takes none of the loop's steps."""
 REST_S = 2.0
 """How long workers may fill their queue before a replay."""
-PLAN = ("replay", "bench", "replay", "loader-only", "rate", "replay", "replay")
+PLAN = ("replay", "bench", "rate", "loader-only", "replay", "replay", "replay")
 
 
 class Epoch(Protocol):
@@ -76,7 +78,7 @@ class Probes:
         self._timing: Timing | None = None
         self._kept: Any = None
         self._settle = self._aside = 0
-        self._inspected = False
+        self._inspected = self._compiles = False
         self._inspector: Inspector | None = None
         self._times: deque[tuple[int, int]] = deque(maxlen=64)
         self._delivered_ns = self._since_ns = self._queued_ns = 0
@@ -315,11 +317,21 @@ class Probes:
 
     # ---- inspection
 
+    def watch_compile(self, patches: Patches) -> None:
+        """A script that compiles is not inspected: dynamo would compile everything once more, or refuse."""
+        original = self._torch.compile
+
+        @functools.wraps(original)
+        def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001  torch's own name
+            self._compiles = True
+            return original(*args, **kwargs)
+
+        patches.set(self._torch, "compile", compile)
+
     def _start_inspection(self) -> None:
         """The first step of all runs under the inspector, and is not timed."""
         self._inspected = True
-        dynamo = sys.modules.get("torch._dynamo.utils")
-        if dynamo is None or not dynamo.counters.get("frames"):  # else dynamo would compile everything once more
+        if not self._compiles:
             self._inspector = Inspector(self._torch)
             self._inspector.enter()
 
@@ -327,7 +339,10 @@ class Probes:
         inspector, self._inspector = self._inspector, None
         if inspector is not None:
             with suppress(Exception):
-                self._recorder.note("inspection", **inspector.leave())
+                found = inspector.leave()
+                with suppress(Exception):
+                    found["half_ratio"] = half_ratio(self._torch)
+                self._recorder.note("inspection", **found)
 
     # ---- recent times
 

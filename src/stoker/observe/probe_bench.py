@@ -16,11 +16,15 @@ from stoker.observe.probe_counts import COUNTS
 from stoker.observe.recorder import Recorder, clock
 from stoker.records import Bench, encode
 
+NEEDED = {"warm", "fresh", "sequential", "text"}
+"""Labels after which a reading goes on, though its time is over: without the next ones nothing could be said."""
 LONGEST_BATCH_S = 20.0
 """A clone whose next batch takes longer is given up."""
 MOST_BATCHES = 5
 """Batches of each label."""
 RECENT = 64
+RUN, LEAST_RUN = 8, 16
+"""Where batches are cut short because they take long: neighbours come in runs so many times as long, and at least."""
 
 
 class Orders:
@@ -59,7 +63,7 @@ class Plan:
         self.sequential = self._neighbours() if self._length and not in_order else []
 
     def full(self) -> tuple[list[Any], list[str]]:
-        """Everything once: warm, fresh and sequential in turns, again, profile, text, cold."""
+        """Everything once, what tells most first: warm, fresh and sequential in turns, text, again, profile, cold."""
         batches, labels = [self._fresh()], ["warm"]
         for i, fresh in enumerate(self.fresh):
             batches.append(fresh)
@@ -67,8 +71,8 @@ class Plan:
             if i < len(self.sequential):
                 batches.append(self.sequential[i])
                 labels.append("sequential")
-        batches += [*self.fresh, self._fresh(), self._fresh(), self._fresh()]
-        labels += ["again"] * len(self.fresh) + ["profile", "text", "cold"]
+        batches += [self._fresh(), *self.fresh, self._fresh(), self._fresh()]
+        labels += ["text", *["again"] * len(self.fresh), "profile", "cold"]
         return batches, labels
 
     def second(self) -> tuple[list[Any], list[str]]:
@@ -108,7 +112,10 @@ class Plan:
         return sizes[-1] if sizes else 1
 
     def _neighbours(self) -> list[Any]:
-        size = self._size or self._batch_size()
+        full = self._batch_size()
+        size = min(
+            full, max(RUN * (self._size or full), LEAST_RUN)
+        )  # two neighbours could show a factor of two at most
         start = self._draw.randrange(self._length or 1)
         found = []
         for i in range(self._count):
@@ -186,7 +193,7 @@ def _here(torch: Any, loader: Any, batches: list[Any], labels: list[str], deadli
             probe_making.PLAN[:] = [label]
             fetcher.fetch(index)
             done += 1
-            if clock() > deadline_ns and label not in {"fresh", "warm"}:
+            if clock() > deadline_ns and label not in NEEDED:
                 break
     finally:
         probe_making.PLAN.clear()

@@ -1,6 +1,7 @@
 """What limits this process from outside: its control group, its own /dev/shm, and others that want the cores."""
 
 import os
+from _thread import get_ident
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,15 +51,19 @@ class Limits:
 
 
 class Schedule:
-    """How long the thread that made this has waited for a core, in all; 0 where the kernel does not say."""
+    """How long the thread that asks has waited for a core, in all; 0 where the kernel does not say."""
 
     def __init__(self) -> None:
         self._file: int | None = None
-        with suppress(OSError):
-            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._thread = (0, 0)
 
     def queued_ns(self) -> int:
-        """Nanoseconds since the thread began."""
+        """Nanoseconds since the thread began; after a fork, and on another thread, that is another thread's."""
+        thread = (os.getpid(), get_ident())
+        if thread != self._thread:
+            self._thread, self._file = thread, None
+            with suppress(OSError):
+                self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         return int(os.pread(self._file, 96, 0).split()[1]) if self._file is not None else 0
 
 

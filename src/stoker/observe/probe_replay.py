@@ -1,5 +1,6 @@
 """Steps of the loop on batches that lie ready: how long they take when nothing has to be waited for."""
 
+import math
 import sys
 import time
 from typing import Any
@@ -52,6 +53,24 @@ def synchronize(torch: Any) -> None:
         device.synchronize()
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()
+
+
+def half_ratio(torch: Any) -> float | None:
+    """How many times faster a simulated device is in half precision, by its own costs; None for a real one."""
+    simulated = sys.modules.get("stoker.sim.device")
+    devices = simulated.live() if simulated else []
+    if not devices:
+        return None
+    device: Any = max(devices, key=lambda one: one.busy_s)
+    price: Any = getattr(simulated, "seconds", None)
+
+    def cost_s() -> float:
+        return math.fsum(price(device.costs[name], device.batch_size) for name in ("forward", "backward"))
+
+    full_s = cost_s()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half_s = cost_s()
+    return full_s / half_s if half_s else None
 
 
 def device_busy() -> float | None:

@@ -104,7 +104,7 @@ class Recorder:
                     beaten = now
         except Exception as error:  # noqa: BLE001  the user's script must not notice
             self.dead = True
-            self._notes.append({"note": "trouble", "t": clock(), "text": f"the sampler stopped: {error!r}"})
+            self._complain(f"recording stopped: {error!r}")
         finally:
             self._running = False
 

@@ -40,6 +40,7 @@ class Pipeline:
     worker_start_s: float = 0.0
     persistent: bool = False
     device_s: float = 0.0
+    strangers: float = 0.0  # processes of others that want a core all the time
 
     def thinned(self, every: int) -> "Pipeline":
         """The same, from every n-th batch that was measured."""
@@ -86,7 +87,10 @@ def epoch_step_s(pipeline: Pipeline, *, seed: int = 0) -> float:
     if not pipeline.epoch_steps or not pipeline.workers:
         return steady_s
     start_s = 0.0 if pipeline.persistent else pipeline.workers * pipeline.worker_start_s
-    late_s = max(start_s + pipeline.make_s - steady_s, 0.0)  # nothing is ready when an epoch begins
+    # Nothing is ready when an epoch begins, and all workers make their first batch at once.
+    rate = min(1.0, pipeline.cores / (pipeline.workers + pipeline.strangers))
+    first_s = sum(pipeline.work_s) / len(pipeline.work_s) / rate + sum(pipeline.wait_s) / len(pipeline.wait_s)
+    late_s = max(start_s + first_s - steady_s, 0.0)
     return steady_s + late_s / pipeline.epoch_steps
 
 
@@ -151,7 +155,7 @@ class _Run:
         if self._loop is not None:
             active.append(self._loop)
         busy = sum(1 for one in active if not one.is_waiting)
-        rate = min(1.0, self._pipeline.cores / busy) if busy else 1.0
+        rate = min(1.0, self._pipeline.cores / (busy + self._pipeline.strangers)) if busy else 1.0
         passed = min(one.wait_s if one.is_waiting else one.work_s / rate for one in active)
         self._now_s += passed
         for one in active:

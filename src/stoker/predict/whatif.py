@@ -7,12 +7,14 @@ from typing import Any
 from stoker.errors import UsageError
 from stoker.predict import epoch_parts
 from stoker.predict.pipeline import Pipeline
-from stoker.records import Attribution, LoaderFacts, Meter, Observation, Value, WorkerTrack
+from stoker.records import Attribution, LoaderFacts, Meter, Observation, Value, WorkerBatch, WorkerTrack
 
 KNOWN = ("num_workers", "prefetch_factor", "batch_size", "persistent_workers")
 """The knobs whose effect on the pipeline is simulated."""
 FEWEST_BATCHES = 4
-WORKER_START_S = 0.03
+QUIET = 0.05
+"""Waiting for a core that is less than this share of the work is nobody's doing."""
+WORKER_START_S = 0.05
 """A fork of a process with torch, where no worker was seen to start."""
 
 
@@ -30,32 +32,43 @@ def measured(seen: Observation, named: Attribution, peak_bytes: int | None = Non
     if len(batches) < FEWEST_BATCHES:
         raise UsageError(f"only {len(batches)} batches were seen being made; what-if needs {FEWEST_BATCHES}")
     worker_bytes = _worker_bytes(seen.meters, makers, facts)
-    # With a core for each of ours, who waits for one waits for strangers; another process of ours gets its own share.
-    others = facts.num_workers < seen.machine.cores
+    cores = seen.machine.quota_cores or float(seen.machine.cores)
+    share = _share_of_a_core(batches) if facts.num_workers < cores else 1.0
     cpu_s, wait_s = _loop_s(named, on_device=seen.tracks[0].device not in (None, "cpu"))
     pipeline = Pipeline(
         workers=facts.num_workers,
         prefetch=facts.prefetch_factor or 2,
-        cores=seen.machine.quota_cores or float(seen.machine.cores),
+        cores=cores,
         work_s=tuple(batch.user_s + batch.system_s for batch in batches),
-        wait_s=tuple(max(batch.blocked_s, 0.0) + (batch.queued_s if others else 0.0) for batch in batches),
-        loop_cpu_s=cpu_s,
+        wait_s=tuple(max(batch.blocked_s, 0.0) for batch in batches),
+        loop_cpu_s=cpu_s * share,
         loop_wait_s=wait_s,
         main_bytes=_main_bytes(seen, facts.num_workers * worker_bytes, peak_bytes),
         worker_bytes=worker_bytes,
         batch_bytes=max((batch.sent_bytes for batch in batches), default=0),
         device_s=(seen.tracks[0].device_busy_ns or 0) / 1e9 / max(len(named.steps), 1),
+        strangers=max(cores / share - 1, 0.0) if share < 1 else 0.0,
     )
-    return replace(pipeline, **_epoch(named, facts, pipeline.make_s))
+    return replace(pipeline, **_epoch(named, facts, pipeline.make_s, share))
 
 
-def _epoch(named: Attribution, facts: LoaderFacts, make_s: float) -> dict[str, Any]:
+def _share_of_a_core(batches: Sequence[WorkerBatch]) -> float:
+    """What a thread of ours gets of a core that strangers want too; 1 if it hardly ever waits for one.
+
+    Only where there is a core for each of ours: else they wait for each other.
+    """
+    work_s = sum(batch.user_s + batch.system_s for batch in batches)
+    queued_s = sum(batch.queued_s for batch in batches)
+    return work_s / (work_s + queued_s) if work_s and queued_s > QUIET * work_s else 1.0
+
+
+def _epoch(named: Attribution, facts: LoaderFacts, make_s: float, share: float) -> dict[str, Any]:
     """What comes once in an epoch."""
     parts = epoch_parts(named)
     steps = next((one.length for one in named.passes if one.is_train and one.length), None)
     if parts is None or not steps:
         return {}
-    start_s = WORKER_START_S
+    start_s = WORKER_START_S / share
     if facts.num_workers and not facts.persistent_workers:
         start_s = max(parts.first_batch_s - make_s, 0.0) / facts.num_workers
     return {"epoch_steps": steps, "worker_start_s": start_s, "persistent": facts.persistent_workers}

@@ -5,6 +5,7 @@ import os
 import random
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,9 @@ def main() -> None:
     print(random.random(), np.random.rand(), torch.rand(1).item())  # noqa: NPY002
     print(sys.argv, Path.cwd(), sys.stdin.read(), sys.path[0], sys.path[1:3])
     print(sorted(name for name in os.environ if "STOKER" in name or "PYTHONPATH" in name), os.environ.get("PYTHONPATH"))
+    deadline = time.monotonic() + 10  # the thread that fed the workers ends a moment after them
+    while threading.active_count() > 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
     print(threading.active_count())
     torch.save(model.state_dict(), "weights.pt")
     sys.stdout.flush()

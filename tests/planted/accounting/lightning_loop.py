@@ -21,7 +21,7 @@ class Data(Dataset[Any]):
         return torch.randn(32), i % 4
 
 
-class Net(LightningModule):
+class Net(LightningModule):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 4))

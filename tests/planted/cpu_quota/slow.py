@@ -29,7 +29,7 @@ class Scale(NamedTuple):
     epochs: int
 
 
-SCALES = {"small": Scale(480, 3000, 12, 0.6, 0.014, 14), "large": Scale(800, 9000, 20, 0.8, 0.055, 7)}
+SCALES = {"small": Scale(960, 3000, 36, 0.6, 0.014, 20), "large": Scale(1600, 9000, 60, 0.8, 0.055, 10)}
 
 
 @contextlib.contextmanager

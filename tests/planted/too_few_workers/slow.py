@@ -26,7 +26,7 @@ class Scale(NamedTuple):
     epochs: int
 
 
-SCALES = {"small": Scale(640, 6000, 8, 0, 0.016, 10), "large": Scale(960, 20_000, 12, 1, 0.060, 5)}
+SCALES = {"small": Scale(640, 6000, 8, 0, 0.006, 20), "large": Scale(960, 20_000, 12, 1, 0.034, 8)}
 
 
 class Clouds(Dataset[torch.Tensor]):

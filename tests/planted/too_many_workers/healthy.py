@@ -29,7 +29,7 @@ class Scale(NamedTuple):
     epochs: int
 
 
-SCALES = {"small": Scale(24, 1024, 1600, 64, 2, 0.012, 3), "large": Scale(30, 2048, 2000, 64, 2, 0.016, 1)}
+SCALES = {"small": Scale(24, 1024, 1600, 64, 2, 0.005, 6), "large": Scale(30, 2048, 2000, 64, 2, 0.006, 3)}
 
 
 def make_shards(root: Path, scale: Scale) -> list[Path]:

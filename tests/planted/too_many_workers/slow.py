@@ -29,7 +29,7 @@ class Scale(NamedTuple):
     epochs: int
 
 
-SCALES = {"small": Scale(24, 1024, 1600, 64, 12, 0.012, 2), "large": Scale(30, 2048, 2000, 64, 20, 0.016, 1)}
+SCALES = {"small": Scale(24, 1024, 1600, 64, 12, 0.005, 4), "large": Scale(30, 2048, 2000, 64, 20, 0.006, 2)}
 
 
 def make_shards(root: Path, scale: Scale) -> list[Path]:

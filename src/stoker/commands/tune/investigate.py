@@ -17,6 +17,7 @@ from stoker.decide import (
 )
 from stoker.errors import UsageError
 from stoker.observe.meters import machine
+from stoker.predict.whatif import WORKER_START_S
 from stoker.records import Diagnosis, Judgement, LossCheck, Noise, Observation, Round, Value
 from stoker.trial.command import like
 from stoker.trial.contest import Candidate, Contest
@@ -109,7 +110,8 @@ class Investigation:
         if not parts or facts is None or said.prediction is None:
             return
         steps_s = parts["first_batch"] + parts["head"] + parts["steady"]
-        matters = facts.num_workers and not facts.persistent_workers and parts["first_batch"] >= START_SHARE * steps_s
+        start_s = parts["first_batch"] if facts.num_workers else self._cores * WORKER_START_S
+        matters = not facts.persistent_workers and start_s >= START_SHARE * steps_s
         if (matters or asked) and steps_s > self.request.steady_s / 2:
             self.contest.manner = replace(self.contest.manner, epoch_s=self.request.steady_s / 2)
 
@@ -146,7 +148,7 @@ class Investigation:
         if room < 2 * EARLY:
             self.found.ended = f"the budget was spent before {_knobs(waiting[0].knobs)} could be tried"
             return None
-        width = min(WIDEST, max(1, room // EARLY - 1))
+        width = min(WIDEST, max(1, room // (2 * EARLY)))  # candidates may take longer than the reference
         return [Candidate(i.knobs, i.hypothesis, i.cause, i.gain_max, predicted_ratio=i.predicted_ratio)
                 for i in waiting[:width]]  # fmt: skip
 
@@ -235,7 +237,8 @@ class Investigation:
         if not best:
             return
         chosen = max(best.values(), key=lambda one: one.ratio)
-        if len(best) > 1:
+        names = {name for one in best.values() for name in one.knobs}
+        if all(set(one.knobs) != names for one in best.values()):
             both = self._together(list(best.values()))
             if both is not None and both.is_kept and both.ratio >= chosen.ratio:
                 chosen = both

@@ -1,0 +1,108 @@
+"""The steps of an investigation, on a contest whose processes take no time: what is measured is made up."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.commands.tune.investigate import Investigation, judge_at_looks
+from stoker.commands.tune.request import Request
+from stoker.predict.pipeline import Pipeline
+from stoker.records import LoaderFacts, Outcome, Value
+from stoker.trial.command import Command
+from stoker.trial.contest import Contest
+from stoker.trial.journal import Entry
+from stoker.trial.measure import Manner, Sample
+
+
+class Made(Contest):
+    """A contest that measures a formula. Everything else of it is the real one."""
+
+    def __init__(self, directory: Path, step_s: Any, **options: Any) -> None:
+        super().__init__(
+            Command(["python"]), directory, Manner(1.0), max_ram_bytes=None, judge=judge_at_looks, **options
+        )
+        self.step_s = step_s
+        self.measured: list[dict[str, Value]] = []
+
+    def _measure(self, wanted: Mapping[str, Value], knobs: Mapping[str, Value]) -> Entry:
+        self.measured.append(dict(wanted))
+        step_s = self.step_s(wanted) * (1 + 0.002 * (len(self.measured) % 3))
+        workers = wanted.get("num_workers", 0)
+        assert isinstance(workers, int)
+        facts = LoaderFacts(1, "D", "D", 10_000, 40_000, 4, workers, 2 if workers else None, False, bool(wanted.get("persistent_workers")), False, None, "", 0)  # noqa: E501  # fmt: skip
+        pipeline = Pipeline(workers, 2, 2.0, (0.001,), (0.08,), 0.001, 0.0, main_bytes=1, epoch_steps=10_000)
+        outcome = Outcome("finished", 0, "it ended by itself", 10.0, 1 << 20, None, None, 1, "watch", 0.0)
+        sample = Sample(outcome, step_s, 100, 4, facts, pipeline, {"num_workers": 0}, (), losses=(1.0, 0.9))
+        return Entry("001", dict(wanted), 10.0, sample)
+
+
+def investigation(contest: Made, **changes: Any) -> Investigation:
+    request = Request(**{"words": ("python",), "start": {}, "asked": (), "search": (), "budget_s": 1e4, "steady_s": 1.0, **changes})  # noqa: E501  # fmt: skip
+    return Investigation(contest, request, lambda _: None, lambda _: None, lambda *_: None)
+
+
+def shared(knobs: Mapping[str, Value]) -> float:
+    """Workers bring their number up to eight; then prefetching brings a fifth."""
+    workers = knobs.get("num_workers", 0)
+    assert isinstance(workers, int)
+    return 0.08 / max(min(workers, 8), 1) / (1.2 if knobs.get("prefetch_factor", 2) != 2 else 1.0)
+
+
+def test_the_plan_is_made_anew_from_what_was_kept_and_the_whole_is_held_against_the_users_own(tmp_path: Path) -> None:
+    contest = Made(tmp_path, shared, budget_s=1e4)
+    found = investigation(contest, asked=({"num_workers": 8}, {"prefetch_factor": 4})).run()
+    assert [set(one.knobs) for one in found.done[:3]] == [
+        {"num_workers"},
+        {"prefetch_factor"},
+        {"num_workers", "prefetch_factor"},
+    ]
+    assert found.final is not None
+    assert found.final.is_kept
+    assert found.final.ratio == pytest.approx(9.6, rel=0.05)
+    assert dict(found.final.knobs) == {"num_workers": 8, "prefetch_factor": 4}
+
+
+def test_resuming_measures_nothing_twice_and_ends_the_same(tmp_path: Path) -> None:
+    first = Made(tmp_path, shared, budget_s=1e4)
+    ended = investigation(first, asked=({"num_workers": 8}, {"num_workers": 2})).run()
+    lines = (tmp_path / "journal.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "journal.jsonl").write_text("".join(lines[:5]))
+    again = Made(tmp_path, shared, budget_s=1e4)
+    once_more = investigation(again, asked=({"num_workers": 8}, {"num_workers": 2})).run()
+    assert len(again.measured) == len(first.measured) - 5
+    assert [one.verdict for one in once_more.done] == [one.verdict for one in ended.done]
+    assert again.spent_s == first.spent_s
+
+
+def test_nothing_is_tried_without_time_for_one_comparison(tmp_path: Path) -> None:
+    from stoker.errors import UsageError
+
+    with pytest.raises(UsageError, match=r"one run takes 10 s, so 80 s are needed; set --budget"):
+        investigation(Made(tmp_path, shared, budget_s=60.0), asked=({"num_workers": 2},)).run()
+
+
+def test_the_budget_is_not_overrun_by_more_than_a_process(tmp_path: Path) -> None:
+    contest = Made(tmp_path, lambda _: 0.1, budget_s=200.0)
+    found = investigation(contest, asked=tuple({"num_workers": n} for n in range(1, 8))).run()
+    assert contest.spent_s <= 210
+    assert found.kept == []
+    assert found.ended.startswith("the budget was spent")
+
+
+def test_what_is_faster_and_changes_the_loss_is_not_kept(tmp_path: Path) -> None:
+    class Spoiled(Made):
+        def _measure(self, wanted: Mapping[str, Value], knobs: Mapping[str, Value]) -> Entry:
+            from dataclasses import replace
+
+            entry = super()._measure(wanted, knobs)
+            assert entry.sample is not None
+            losses = (1.0, 5.0) if "amp" in wanted else (1.0, 0.9)
+            return replace(entry, sample=replace(entry.sample, losses=losses))
+
+    contest = Spoiled(tmp_path, lambda knobs: 0.02 if "amp" in knobs else 0.1, budget_s=1e4)
+    found = investigation(contest, asked=({"amp": "bf16"},), only=True).run()
+    assert found.done[0].verdict[0] == "revert"
+    assert "its loss differs" in found.done[0].verdict[1]
+    assert found.losses[0].verdict == "differs"
