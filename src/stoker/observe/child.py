@@ -55,7 +55,9 @@ class Observer:
         recorder.ensure_running()
         if self._opened is not None:
             self._opened.start()
-        os.register_at_fork(after_in_child=self._after_fork)
+        os.register_at_fork(
+            before=recorder.before_fork, after_in_parent=recorder.after_fork_here, after_in_child=self._after_fork
+        )
         atexit.register(self.finish)
         self._patch_exit()
         if self.originals is not None:
@@ -127,7 +129,9 @@ class Observer:
         self.patches.set(os, "_exit", _exit)
 
     def _after_fork(self) -> None:
-        if not self._closed:
+        if self._closed:
+            self.recorder.after_fork_here()
+        else:
             self.recorder.after_fork()
             self.saves.after_fork()
 

@@ -56,6 +56,7 @@ class Recorder:
         self._files: dict[str, int] = {}
         self._stem = ""
         self._lock = _thread.allocate_lock()
+        self._sampling = _thread.allocate_lock()
         self._running = False
         self._stop = False
 
@@ -109,7 +110,8 @@ class Recorder:
             self._running = False
 
     def _sample(self) -> None:
-        frame = sys._current_frames().get(self.home[0])  # noqa: SLF001  the documented way to see another thread
+        with self._sampling:
+            frame = sys._current_frames().get(self.home[0])  # noqa: SLF001  the documented way to see another thread
         if frame is not None:
             self.samples.extend((clock(), self._frames.place(frame)))
 
@@ -169,6 +171,14 @@ class Recorder:
 
     # ---- ends
 
+    def before_fork(self) -> None:
+        """Wait until no sample is being taken: a child would inherit the lock that it takes in the interpreter."""
+        self._sampling.acquire()
+
+    def after_fork_here(self) -> None:
+        """Samples may be taken again."""
+        self._sampling.release()
+
     def after_fork(self) -> None:
         """In a forked child: nothing of the parent's is ours, and its thread is not here."""
         self.home[0] = _thread.get_ident()
@@ -177,6 +187,7 @@ class Recorder:
         self._frames.forget()
         self._files, self._stem = {}, ""
         self._lock = _thread.allocate_lock()
+        self._sampling = _thread.allocate_lock()
         self._running = False
         self.beat = None
         self.note("process", **about_process())
