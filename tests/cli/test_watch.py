@@ -116,7 +116,7 @@ def test_a_loss_that_is_no_number_is_told_with_its_line(tmp_path: Path) -> None:
 
 
 def test_a_starving_loop_is_told(tmp_path: Path) -> None:
-    done = piped(tmp_path, "watch", "--", *train("starving", "1"))
+    done = piped(tmp_path, "watch", "--", *train("starving", "2"))
     assert "alarm: the loop waits for its data: waiting for data" in done.stderr
 
 

@@ -29,7 +29,7 @@ def main() -> None:
     what = sys.argv[1]
     torch.manual_seed(0)
     epochs = int(sys.argv[2]) if len(sys.argv) > 2 else 2
-    loader = DataLoader(Points(0.05 if what == "starving" else 0.0), batch_size=4, num_workers=2)
+    loader = DataLoader(Points(0.15 if what == "starving" else 0.0), batch_size=4, num_workers=2)
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for epoch in range(epochs):
