@@ -113,7 +113,8 @@ class Pace:
 
     def _wish(self, epoch: Epoch, now_ns: int) -> str:
         trains = self.trains(epoch)
-        late = trains and now_ns - self.loop_ns > self._budget_ns and epoch.batches >= FEWEST_STEPS
+        late = trains and self.loop_ns > 0 and now_ns - self.loop_ns > self._budget_ns
+        late = late and epoch.batches >= (self._steps or FEWEST_STEPS)
         enough = self._had_enough(epoch, trains, (now_ns - epoch.first_ns - epoch.probed_ns) / 1e9)
         if epoch.bearable and (enough or late):
             epoch.bearable = not epoch.is_strict()

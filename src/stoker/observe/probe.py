@@ -21,7 +21,7 @@ from stoker.observe.options import BUDGET_SHARE
 from stoker.observe.probe_ahead import Held, Room
 from stoker.observe.probe_bench import Orders
 from stoker.observe.probe_container import Limits, Schedule
-from stoker.observe.probe_gather import Shapes, gathered
+from stoker.observe.probe_gather import Shapes, compiled, gathered
 from stoker.observe.probe_inspect import Inspector
 from stoker.observe.probe_reading import BENCH_S, Readings
 from stoker.observe.probe_replay import Timing, half_ratio
@@ -318,8 +318,7 @@ class Probes:
     def _start_inspection(self) -> None:
         """The first step of all runs under the inspector, and is not timed."""
         self._inspected = True
-        dynamo = sys.modules.get("torch._dynamo.utils")
-        if dynamo is None or not dynamo.counters.get("frames"):  # else dynamo would compile everything once more
+        if not compiled():  # else dynamo would compile everything once more, or refuse to run at all
             self._inspector = Inspector(self._torch)
             self._inspector.enter()
 

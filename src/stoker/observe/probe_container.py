@@ -1,6 +1,7 @@
 """What limits this process from outside: its control group, its own /dev/shm, and others that want the cores."""
 
 import os
+from _thread import get_ident
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,16 +51,29 @@ class Limits:
 
 
 class Schedule:
-    """How long the thread that made this has waited for a core, in all; 0 where the kernel does not say."""
+    """How long the thread that asks has waited for a core, in all; 0 where the kernel does not say."""
 
     def __init__(self) -> None:
         self._file: int | None = None
-        with suppress(OSError):
-            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._whose = (0, 0)
 
     def queued_ns(self) -> int:
         """Nanoseconds since the thread began."""
-        return int(os.pread(self._file, 96, 0).split()[1]) if self._file is not None else 0
+        whose = (os.getpid(), get_ident())
+        if whose != self._whose:  # a daemon was another process when torch was imported
+            self._whose = whose
+            self._open()
+        try:
+            return int(os.pread(self._file, 96, 0).split()[1]) if self._file is not None else 0
+        except (OSError, IndexError):
+            return 0
+
+    def _open(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        with suppress(OSError):
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _quota() -> tuple[float | None, float | None]:
