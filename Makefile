@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint types tests pictures clean
+.PHONY: demo test test-long lint types tests pictures clean
 
 demo: .venv/.installed
 	$(BIN)/stoker demo records
@@ -20,8 +20,12 @@ types: .venv/.installed-dev
 # Tests that measure time run after the others, alone.
 tests: .venv/.installed-dev
 	.ci/chromium
-	$(BIN)/pytest -n 3 -m "not alone"
+	$(BIN)/pytest -n 3 -m "not alone and not long"
 	$(BIN)/pytest -m alone
+
+# Whole tunings of the real program, minutes each; what they are made of is in `make test`.
+test-long: .venv/.installed-dev
+	$(BIN)/pytest -m long
 
 # The pictures of the README, from a real run.
 pictures: .venv/.installed-dev

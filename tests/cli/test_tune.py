@@ -86,7 +86,7 @@ def test_killed_and_resumed_a_knob_that_helps_is_kept_and_one_that_cannot_be_set
     assert "no interrupted tuning" in again.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_without_a_word_from_the_user_the_findings_and_the_simulation_say_what_to_try(tmp_path: Path) -> None:
     done = tune(tmp_path, "--budget", "14m", "--steady", "2s", "--keep-results", "--json", "t.json", "train.py")
@@ -126,7 +126,7 @@ for epoch in range(50):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_key_of_a_config_file_becomes_a_patch_and_one_that_spoils_the_loss_is_not_kept(tmp_path: Path) -> None:
     text = '{"train": {\n  "pause": 0.2,\n  "lr": 0.001}}\n'
@@ -168,7 +168,7 @@ for epoch in range(3):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_the_batch_grows_while_it_is_faster_and_stops_before_memory_is_short(tmp_path: Path) -> None:
     done = tune(

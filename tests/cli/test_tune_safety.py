@@ -48,7 +48,7 @@ for x, y in DataLoader(data, batch_size=4):
 LIMIT = 1 << 30
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1700)
 def test_no_knob_can_hurt_the_machine(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(HARMFUL)

@@ -131,7 +131,7 @@ class Pace:
     def _is_late(self, epoch: Epoch, now_ns: int) -> bool:
         if not self._cycle:
             return self._is_watched(epoch, now_ns)
-        return now_ns - self.loop_ns > self._budget_ns and epoch.batches >= FEWEST_STEPS
+        return now_ns - self.loop_ns > self._budget_ns and epoch.batches >= (self._steps or FEWEST_STEPS)
 
     def _is_watched(self, epoch: Epoch, now_ns: int) -> bool:
         """True if a trial has seen enough since its first batch came: starting workers is none of its steady time."""

@@ -23,7 +23,7 @@ from stoker.observe.patches import Patches
 from stoker.observe.probe_ahead import Held, Room
 from stoker.observe.probe_bench import Orders
 from stoker.observe.probe_container import Limits, Schedule
-from stoker.observe.probe_gather import Shapes, gathered
+from stoker.observe.probe_gather import Shapes, compiled, gathered
 from stoker.observe.probe_inspect import Inspector
 from stoker.observe.probe_reading import BENCH_S, Readings
 from stoker.observe.probe_replay import Timing, half_ratio
@@ -331,7 +331,7 @@ class Probes:
     def _start_inspection(self) -> None:
         """The first step of all runs under the inspector, and is not timed."""
         self._inspected = True
-        if not self._compiles:
+        if not (self._compiles or compiled()):
             self._inspector = Inspector(self._torch)
             self._inspector.enter()
 

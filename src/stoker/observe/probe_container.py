@@ -55,16 +55,25 @@ class Schedule:
 
     def __init__(self) -> None:
         self._file: int | None = None
-        self._thread = (0, 0)
+        self._whose = (0, 0)
 
     def queued_ns(self) -> int:
-        """Nanoseconds since the thread began; after a fork, and on another thread, that is another thread's."""
-        thread = (os.getpid(), get_ident())
-        if thread != self._thread:
-            self._thread, self._file = thread, None
-            with suppress(OSError):
-                self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        return int(os.pread(self._file, 96, 0).split()[1]) if self._file is not None else 0
+        """Nanoseconds since the thread began."""
+        whose = (os.getpid(), get_ident())
+        if whose != self._whose:  # a daemon was another process when torch was imported
+            self._whose = whose
+            self._open()
+        try:
+            return int(os.pread(self._file, 96, 0).split()[1]) if self._file is not None else 0
+        except (OSError, IndexError):
+            return 0
+
+    def _open(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        with suppress(OSError):
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _quota() -> tuple[float | None, float | None]:

@@ -55,11 +55,17 @@ def _shape(batch: Any, depth: int = 2) -> Any:
     return None
 
 
+def compiled() -> bool:
+    """True if dynamo has compiled anything; with `fullgraph=True` it counts no frames, only graphs."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and any(dynamo.counters.get(name) for name in ("frames", "stats"))
+
+
 def _compiling() -> dict[str, Any]:
     """What dynamo compiled, and how long that took."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    if dynamo is None or not dynamo.counters.get("frames"):
+    if not compiled():
         return {}
+    dynamo = sys.modules["torch._dynamo.utils"]
     graphs = int(dynamo.counters["stats"].get("unique_graphs", 0))
     spent = sum(dynamo.compilation_time_metrics.get("_compile.compile_inner", ()))
     return {"recompiles": graphs, "compile_s": float(spent)}
