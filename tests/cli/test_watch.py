@@ -102,7 +102,7 @@ def test_the_exit_code_is_the_scripts_own(tmp_path: Path, what: str, code: int) 
 def test_a_worker_that_is_killed_is_told(tmp_path: Path) -> None:
     done = piped(tmp_path, "watch", "--json", "live.json", "--", *train("kill", "2"))
     assert done.returncode == 1
-    assert "DataLoader worker" in done.stderr  # the script's own words
+    assert "Traceback" in done.stderr  # the script's own; what torch says depends on what the worker was doing
     assert "a worker has died" in done.stderr
     live = json.loads((tmp_path / "live.json").read_text())
     assert "worker-died" in {alarm["name"] for alarm in [*live["alarms"], *live["past"]]}

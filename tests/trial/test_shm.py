@@ -67,7 +67,7 @@ resource_tracker.unregister("/psm_{name}", "shared_memory")
 x.buf[:] = b"x" * len(x.buf)
 time.sleep(600)
 """
-    outcome = run(code, limits=Limits(400 * MIB, seconds=1.5))
+    outcome = run(code, limits=Limits(400 * MIB, seconds=8.0))
     assert outcome.ending == "time"
     assert "1 segment(s) it left in /dev/shm were removed" in outcome.reason
     assert list(DIRECTORY.glob(f"*{name}*")) == []
