@@ -81,19 +81,28 @@ def test_the_first_steps_may_wait() -> None:
     assert alarms(replace(HEALTHY, steps=rules.STARVING_STEPS - 1, wait_share=0.9)) == ()
 
 
-def test_an_ended_run_raises_none() -> None:
-    for _, beyond in CASES.values():
-        assert alarms(replace(beyond, state="ended")) == ()
+def test_an_ended_run_raises_only_what_may_have_ended_it() -> None:
+    raised = {alarm.name for _, beyond in CASES.values() for alarm in alarms(replace(beyond, state="ended"))}
+    assert raised == {"worker-died", "not-a-number"}
 
 
 def test_an_alarm_keeps_the_time_it_was_first_raised_and_is_kept_when_it_is_over() -> None:
     _, starving = CASES["loader-starving"]
-    active, past = carry((), starving, alarms(starving))
+    active, past = carry((), (), starving, alarms(starving))
     assert ([alarm.since_s for alarm in active], past) == ([100], ())
     later = replace(starving, elapsed_s=160)
-    active, past = carry(active, later, alarms(later))
+    active, past = carry(active, past, later, alarms(later))
     assert ([alarm.since_s for alarm in active], past) == ([100], ())
     well = replace(HEALTHY, elapsed_s=200)
-    active, past = carry(active, well, alarms(well))
+    active, past = carry(active, past, well, alarms(well))
     assert active == ()
     assert past == (Alarm("loader-starving", past[0].evidence, 100),)
+
+
+def test_what_ended_a_run_is_told_once_however_soon_it_ended() -> None:
+    died = replace(HEALTHY, state="ended", exit_code=1, workers=LiveWorkers(0, 0, (17,)))
+    assert carry((), (), died, alarms(died)) == ((), alarms(died))
+    seen = alarms(replace(died, state="training"))
+    assert [alarm.name for alarm in seen] == ["worker-died"]
+    assert carry(seen, (), died, alarms(died)) == ((), seen)
+    assert carry((), seen, died, alarms(died)) == ((), seen)

@@ -78,7 +78,15 @@ def test_after_garbage_collection(tmp_path: Path) -> None:
     loader = Loader(npy(tmp_path, [200]), 10, True, threads=3)
     next(iter(loader))
     list(loader)
+    assert "stoker-fetch" in {thread.name for thread in threading.enumerate()}
     del loader
+    gc.collect()
+    deadline = time.monotonic() + 20
+    while (names := {thread.name for thread in threading.enumerate()}) and time.monotonic() < deadline:
+        if "stoker-fetch" not in names:
+            break
+        time.sleep(0.01)
+    assert "stoker-fetch" not in names
 
 
 def test_after_an_exception_in_the_loop(tmp_path: Path) -> None:

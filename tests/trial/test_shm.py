@@ -1,6 +1,9 @@
 """/dev/shm is a budget too, and what an ended trial left there is removed; nobody else's is."""
 
 import contextlib
+import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +12,7 @@ import pytest
 
 from stoker.records import Limits
 from stoker.trial.protocol import Usage
-from stoker.trial.shm import DIRECTORY
+from stoker.trial.shm import DIRECTORY, held
 from trial.conftest import MIB, Run
 
 SLEEP = "import time; time.sleep(600)"
@@ -114,6 +117,31 @@ def test_a_segment_that_another_process_still_holds_stays(run: Run, name: str) -
     assert opened
     assert path.exists()
     opened[0].close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a /dev/shm of its own")
+def test_a_containers_own_dev_shm_is_another_one() -> None:
+    code = """
+import ctypes, mmap, sys, time
+SHM = b"/dev/shm"
+libc = ctypes.CDLL(None)
+if any([libc.unshare(0x20000), libc.mount(None, b"/", None, 0x44000, None), libc.mount(b"t", SHM, b"tmpfs", 0, b"")]):
+    sys.exit("no")
+kept = open("/dev/shm/here", "w+b")
+kept.truncate(4096)
+mapped = mmap.mmap(kept.fileno(), 4096)
+print("yes", flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            if process.stdout.readline() != "yes\n":
+                pytest.skip("no mount namespace here")
+            assert "/dev/shm/here" in Path(f"/proc/{process.pid}/maps").read_text()
+            assert held(process.pid, DIRECTORY.stat().st_dev) == []
+        finally:
+            process.kill()
 
 
 def test_a_trial_without_shared_memory_reports_none_held(run: Run) -> None:

@@ -102,8 +102,7 @@ class Follower:
         live = replace(live, remaining=remaining(live.epochs, live.step_s, live.epochs_planned))
         if self.behind:
             return live
-        self._active, over = carry(self._active, live, alarms(live))
-        self._past = (*self._past, *over)
+        self._active, self._past = carry(self._active, self._past, live, alarms(live))
         return replace(live, alarms=self._active, past=self._past)
 
     def catch_up(self, said: Callable[[Live], None] = lambda _: None) -> Live:

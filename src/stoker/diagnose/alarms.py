@@ -28,20 +28,22 @@ ODD_S = 60.0
 
 
 def alarms(live: Live) -> tuple[Alarm, ...]:
-    """Everything that is wrong at this moment, the worst first."""
-    if live.state == "ended":
-        return ()
-    return tuple(alarm for check in CHECKS if (alarm := check(live)) is not None)
+    """Everything that is wrong at this moment, the worst first; of an ended run, what happened to it."""
+    checks = HAPPENED if live.state == "ended" else CHECKS
+    return tuple(alarm for check in checks if (alarm := check(live)) is not None)
 
 
 def carry(
-    before: tuple[Alarm, ...], now: Live, found: tuple[Alarm, ...]
+    before: tuple[Alarm, ...], past: tuple[Alarm, ...], now: Live, found: tuple[Alarm, ...]
 ) -> tuple[tuple[Alarm, ...], tuple[Alarm, ...]]:
-    """The alarms of now, each with the time it was first raised, and those that are over."""
+    """The alarms of now, each with the time it was first raised, and those that are over: of an ended run all are."""
     since = {alarm.name: alarm.since_s for alarm in before}
     active = tuple(replace(alarm, since_s=since.get(alarm.name, now.elapsed_s)) for alarm in found)
+    if now.state == "ended":
+        told = {alarm.name for alarm in (*before, *past)}
+        return (), (*past, *before, *(alarm for alarm in active if alarm.name not in told))
     names = {alarm.name for alarm in active}
-    return active, tuple(alarm for alarm in before if alarm.name not in names)
+    return active, (*past, *(alarm for alarm in before if alarm.name not in names))
 
 
 def _alarm(live: Live, name: AlarmName, *evidence: tuple[str, float | str | None, str]) -> Alarm:
@@ -126,6 +128,8 @@ def run_lost(live: Live) -> Alarm | None:
 CHECKS: tuple[Callable[[Live], Alarm | None], ...] = (
     run_lost, not_a_number, worker_died, memory_low, shm_low, stall, recompiling, loader_starving
 )  # fmt: skip
+HAPPENED = (not_a_number, worker_died)
+"""What may have happened between the last look at a run and its end, and ended it."""
 MEANINGS: dict[AlarmName, str] = {
     "memory-low": "memory is nearly used up",
     "shm-low": "shared memory is nearly full",

@@ -105,9 +105,7 @@ class Observer:
     def _prepare_probes(self, torch: ModuleType) -> None:
         """Experiments only where the run is a diagnostic one."""
         if self.options.probe and not self.options.whole:
-            probes = Probes(torch, self.recorder, self.options.budget_s, self.recorder.directory)
-            probes.watch_compile(self.patches)
-            self.pace.probes = probes
+            self.pace.probes = Probes(torch, self.recorder, self.options.budget_s, self.recorder.directory)
             probe_starts.install(self.recorder, self.patches)
 
     def _prepare_live(self, torch: ModuleType) -> None:

@@ -36,6 +36,7 @@ def install(torch: ModuleType, recorder: Recorder, patches: Patches, pace: Pace)
     _watch_next(module._BaseDataLoaderIter, recorder, patches, pace)  # noqa: SLF001
     _watch_retire(module._MultiProcessingDataLoaderIter, recorder, patches)  # noqa: SLF001
     _watch_order(module._BaseDataLoaderIter, recorder, patches, pace)  # noqa: SLF001
+    _watch_deaths(torch.utils.data._utils.signal_handling, recorder, patches)  # noqa: SLF001
 
 
 class Loaders:
@@ -165,6 +166,21 @@ def _watch_next(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> 
         return batch
 
     patches.set(kind, "__next__", __next__)
+
+
+def _watch_deaths(module: Any, recorder: Recorder, patches: Patches) -> None:
+    """Torch raises a worker's death from a signal handler: wherever the script then is, seldom in the loader."""
+    original = module._error_if_any_worker_fails  # noqa: SLF001
+
+    @functools.wraps(original)
+    def _error_if_any_worker_fails() -> None:
+        try:
+            original()
+        except RuntimeError as error:
+            recorder.note("no_batch", text=f"{type(error).__name__}: {error}"[:MOST_TEXT])
+            raise
+
+    patches.set(module, "_error_if_any_worker_fails", _error_if_any_worker_fails)
 
 
 def _let_go(iterator: Any) -> None:

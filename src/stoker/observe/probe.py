@@ -8,7 +8,6 @@ once and in order (see `probe_ahead`). The one exception is *known*, where new s
 loop has had already stands in for each of a few others; length and order stay.
 """
 
-import functools
 import sys
 import time
 from collections import Counter, deque
@@ -19,7 +18,6 @@ from typing import Any, Protocol
 
 from stoker.observe import probe_ahead, probe_copies
 from stoker.observe.options import BUDGET_SHARE
-from stoker.observe.patches import Patches
 from stoker.observe.probe_ahead import Held, Room
 from stoker.observe.probe_bench import Orders
 from stoker.observe.probe_container import Limits, Schedule
@@ -78,7 +76,7 @@ class Probes:
         self._timing: Timing | None = None
         self._kept: Any = None
         self._settle = self._aside = 0
-        self._inspected = self._compiles = False
+        self._inspected = False
         self._inspector: Inspector | None = None
         self._times: deque[tuple[int, int]] = deque(maxlen=64)
         self._delivered_ns = self._since_ns = self._queued_ns = 0
@@ -317,21 +315,10 @@ class Probes:
 
     # ---- inspection
 
-    def watch_compile(self, patches: Patches) -> None:
-        """A script that compiles is not inspected: dynamo would compile everything once more, or refuse."""
-        original = self._torch.compile
-
-        @functools.wraps(original)
-        def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001  torch's own name
-            self._compiles = True
-            return original(*args, **kwargs)
-
-        patches.set(self._torch, "compile", compile)
-
     def _start_inspection(self) -> None:
         """The first step of all runs under the inspector, and is not timed."""
         self._inspected = True
-        if not (self._compiles or compiled()):
+        if not compiled():  # else dynamo would compile everything once more, or refuse to run at all
             self._inspector = Inspector(self._torch)
             self._inspector.enter()
 

@@ -13,6 +13,7 @@ from rich.text import Text
 SAVE, RESTORE = "\x1b7", "\x1b8"
 CLEAR_LINE, CLEAR_BELOW = "\x1b[2K", "\x1b[J"
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+DOWN = "\x1bD"  # unlike a line feed it keeps the column: the script may be in the middle of a line
 LEAST_ROWS = 6
 """Lines that are left to the script; a terminal too low for them gets fewer rows of ours."""
 
@@ -98,8 +99,7 @@ class Below:
         """Scroll what is there upwards and keep the last rows out of the scrolling."""
         lines = _size(self._stream)[1]
         more = height - self._height
-        wide = f"{SAVE}\x1b[1;{lines}r{RESTORE}" if self._height else ""
-        self._ink.write(f"{wide}" + "\n" * more + f"{SAVE}\x1b[1;{lines - height}r{RESTORE}\x1b[{more}A")
+        self._ink.write(f"{DOWN * more}\x1b[{more}A{SAVE}\x1b[1;{lines - height}r{RESTORE}")
         self._height = height
 
     def close(self) -> None:

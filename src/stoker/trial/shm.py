@@ -15,7 +15,7 @@ _BLOCK_BYTES = 512  # unit of st_blocks, POSIX
 SCAN_SHARE = 0.003
 # torch names a segment after the process that made it: torch_PID_RANDOM_COUNT.
 _NAMED_AFTER_PID = re.compile(r"torch_(\d+)_\w+")
-_MAPPED = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ (\d+) +(/dev/shm/[^\n]*)$", re.MULTILINE)
+_MAPPED = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ (\S+) (\d+) +/dev/shm/", re.MULTILINE)
 
 
 class Segments:
@@ -90,7 +90,10 @@ def held(pid: int, device: int) -> list[tuple[int, int]]:
     """Inode and bytes of each file in /dev/shm that a process has mapped or open, also if its name is gone."""
     found: dict[int, int] = {}
     with contextlib.suppress(OSError):
-        for start, end, inode, _ in _MAPPED.findall(Path(f"/proc/{pid}/maps").read_bytes()):
+        here = b"%02x:%02x" % (os.major(device), os.minor(device))
+        for start, end, where, inode in _MAPPED.findall(Path(f"/proc/{pid}/maps").read_bytes()):
+            if where != here:
+                continue  # a container's own /dev/shm, whose inodes have the same numbers
             found[int(inode)] = found.get(int(inode), 0) + int(end, 16) - int(start, 16)
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
         for entry in entries:
