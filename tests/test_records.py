@@ -1,5 +1,6 @@
 import json
 from dataclasses import FrozenInstanceError, is_dataclass
+from importlib import import_module
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -8,7 +9,10 @@ from hypothesis import strategies as st
 from stoker import records
 from stoker.records import Diagnosis, Noise, Phase, Trial, Tuning, decode, encode
 
-ALL = [kind for kind in vars(records).values() if isinstance(kind, type) and is_dataclass(kind)]
+STAGES = [import_module(f"stoker.records.{stage}") for stage in records.MODULES]
+ALL = list(
+    {kind: None for stage in STAGES for kind in vars(stage).values() if isinstance(kind, type) and is_dataclass(kind)}
+)
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 st.register_type_strategy(float, finite)

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from stoker.records import Interval, Judgement, LossCheck, Noise, Outcomes, Round
+from stoker.records.compared import Outcomes
+from stoker.records.tuning import Interval, Judgement, LossCheck, Noise, Round
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 

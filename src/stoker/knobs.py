@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stoker.errors import UsageError
-from stoker.records import Value
+from stoker.records.observed import Value
 
 Undo = Callable[[], None]
 Arguments = MutableMapping[str, Any]

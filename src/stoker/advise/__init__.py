@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker.knobs import KNOBS
-from stoker.records import Candidate, Diagnosis, Finding, Horizon, LoaderFacts, Observation, Value, WorkerBudget
+from stoker.records.diagnosis import Candidate, Diagnosis, Finding, Horizon, WorkerBudget
+from stoker.records.observed import LoaderFacts, Observation, Value
 
 RAM_SHARE = 0.8
 """The share of free memory that workers may take; the rest is for the model, the page cache and surprises."""

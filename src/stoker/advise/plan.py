@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from stoker.knobs import KNOBS
 from stoker.predict.pipeline import Pipeline, epoch_step_s
 from stoker.predict.whatif import KNOWN, changed
-from stoker.records import Candidate, Diagnosis, Finding, LoaderFacts, Value
+from stoker.records.diagnosis import Candidate, Diagnosis, Finding
+from stoker.records.observed import LoaderFacts, Value
 
 WORTH = 1.03
 """The least gain that is worth a trial; the decisions use the same figure."""

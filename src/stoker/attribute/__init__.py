@@ -13,16 +13,8 @@ from stoker.attribute import phases, steady
 from stoker.attribute.excise import excise
 from stoker.attribute.structure import Structure, ahead, find
 from stoker.attribute.timeline import Event, Segment, decode_events, segments
-from stoker.records import (
-    Attribution,
-    Kind,
-    LoaderFacts,
-    LoaderWait,
-    Phase,
-    PhaseName,
-    Step,
-    Track,
-)
+from stoker.records.attributed import Attribution, LoaderWait, Phase, Step
+from stoker.records.observed import Kind, LoaderFacts, PhaseName, Track
 
 APART = {"validation", "checkpoint", "first_batch", "startup", "shutdown"}
 """What can happen inside a step and is forecast by itself."""

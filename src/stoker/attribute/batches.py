@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stoker.attribute.excise import Clock
-from stoker.records import Attribution, Observation, Pass, Step, Track, WorkerBatch, WorkerTrack
+from stoker.records.attributed import Attribution, Pass, Step
+from stoker.records.observed import Observation, Track, WorkerBatch, WorkerTrack
 
 BELIEVED_SHARE = 0.9
 """A match holds if at least this share of its batches were made before they were taken."""

@@ -7,17 +7,8 @@ from stoker.attribute.batches import made_by, matched, ready, train_workers
 from stoker.attribute.excerpt import excerpt
 from stoker.attribute.excise import Clock, excise, windows_of
 from stoker.attribute.steady import SPIKE, quantile
-from stoker.records import (
-    Attribution,
-    Course,
-    LongStep,
-    Meter,
-    Observation,
-    ProcessMemory,
-    Step,
-    StepBin,
-    Track,
-)
+from stoker.records.attributed import Attribution, Course, LongStep, ProcessMemory, Step, StepBin
+from stoker.records.observed import Meter, Observation, Track
 
 POINTS = 600
 """A picture is about this many pixels wide."""

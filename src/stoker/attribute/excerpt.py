@@ -9,7 +9,8 @@ from stoker.attribute import phases
 from stoker.attribute.batches import Made, taken_ns
 from stoker.attribute.structure import Structure
 from stoker.attribute.timeline import Segment, decode_events, segments
-from stoker.records import DEVICE_WORK, Attribution, Excerpt, Join, Kind, PhaseName, Span, Step, Track
+from stoker.records.attributed import Attribution, Excerpt, Join, Span, Step
+from stoker.records.observed import DEVICE_WORK, Kind, PhaseName, Track
 
 STEPS = 20
 MOST_SPANS = 3000

@@ -4,7 +4,7 @@ import dataclasses
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from stoker.records import Track
+from stoker.records.observed import Track
 
 
 class Clock:

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 from stoker.attribute.series import Series
 from stoker.attribute.steady import quantile
-from stoker.records import LiveMemory, LiveProcess, Machine, Meter, Pulse
+from stoker.records.live import LiveMemory, LiveProcess, Pulse
+from stoker.records.observed import Machine, Meter
 
 GROWTH_S, GROWTH_LEAST_S = 600.0, 45.0
 """Growth is judged over this long, and not before the second."""

@@ -5,20 +5,9 @@ from dataclasses import dataclass, field
 
 from stoker.attribute.gauges import Gauges, Role
 from stoker.attribute.loop import Loop
-from stoker.records import (
-    Live,
-    LiveDevice,
-    LiveState,
-    LiveWorkers,
-    LoaderFacts,
-    Machine,
-    Meter,
-    News,
-    Odd,
-    Phase,
-    Piece,
-    Pulse,
-)
+from stoker.records.attributed import Phase
+from stoker.records.live import Live, LiveDevice, LiveState, LiveWorkers, News, Odd, Piece, Pulse
+from stoker.records.observed import LoaderFacts, Machine, Meter
 
 LOST_S = 20.0
 """A run that has not ended writes at least this often: its sampler every tenth of a second, its meters every five."""

@@ -10,7 +10,8 @@ from stoker.attribute.phases import NAMES
 from stoker.attribute.series import Series
 from stoker.attribute.structure import RIVAL_SHARE, TRAINS_SHARE
 from stoker.attribute.timeline import LOADING, Stack
-from stoker.records import ARG, Kind, LiveEpoch, LoaderFacts, PhaseName
+from stoker.records.live import LiveEpoch
+from stoker.records.observed import ARG, Kind, LoaderFacts, PhaseName
 
 LATELY_S = 30.0
 """What "lately" means in a live view: long enough for slow steps, short enough to see a change."""

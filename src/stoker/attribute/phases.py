@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from stoker.attribute.structure import Structure
 from stoker.attribute.timeline import Event, Segment, segment_at
-from stoker.records import HotLine, Kind, PhaseName, Track
+from stoker.records.attributed import HotLine
+from stoker.records.observed import Kind, PhaseName, Track
 
 HOT_LINES = 20
 NAMES: dict[Kind, PhaseName] = {

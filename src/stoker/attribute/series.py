@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stoker.records import Meter, Moment
+from stoker.records.live import Moment
+from stoker.records.observed import Meter
 
 MOST = 480
 """Stretches kept; when there are more, neighbours are put together and each stretch is twice as long."""

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from stoker.records import Spike, Spread, Steady, Step
+from stoker.records.attributed import Spike, Spread, Steady, Step
 
 SHIFT = 0.1
 """Warm-up must differ from what follows by at least this much (in logarithms: about 10 %)."""

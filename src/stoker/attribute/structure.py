@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from stoker.attribute.timeline import Event
-from stoker.records import Cut, Kind, LoaderFacts, Pass
+from stoker.records.attributed import Pass
+from stoker.records.observed import Cut, Kind, LoaderFacts
 
 TRAINS_SHARE = 0.5
 """A loader trains if at least this share of its batches was followed by a backward …"""

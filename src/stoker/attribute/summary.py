@@ -5,25 +5,19 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
-from stoker.records import (
-    Attribution,
+from stoker.records.attributed import Attribution, Phase
+from stoker.records.diagnosis import (
     Bound,
     Ceilings,
     Device,
     Diagnosis,
-    Kind,
     MachineUse,
     Memory,
-    Meter,
-    Observation,
-    Phase,
-    PhaseName,
     Prediction,
-    Track,
     Worker,
     WorkerStages,
-    WorkerTrack,
 )
+from stoker.records.observed import Kind, Meter, Observation, PhaseName, Track, WorkerTrack
 
 EVENT_NS, CALL_NS = 500, 200
 """What an event and a module call cost where a run was killed before it could measure that itself."""

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stoker.records import ARG, Kind, Track
+from stoker.records.observed import ARG, Kind, Track
 
 _KIND = (1 << ARG - 1) - 1
 LOADING = {Kind.NEXT, Kind.ITER}

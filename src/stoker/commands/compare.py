@@ -9,16 +9,10 @@ from pathlib import Path
 import click
 
 from stoker.ledger import Ledger
-from stoker.records import (
-    Attribution,
-    Comparison,
-    Contrast,
-    Diagnosis,
-    Difference,
-    LoaderFacts,
-    Observation,
-    Value,
-)
+from stoker.records.attributed import Attribution
+from stoker.records.compared import Comparison, Contrast, Difference
+from stoker.records.diagnosis import Diagnosis
+from stoker.records.observed import LoaderFacts, Observation, Value
 
 LOADER = (
     *("dataset", "samples", "length", "batch_size", "num_workers", "prefetch_factor", "pin_memory"),

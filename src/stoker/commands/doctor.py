@@ -18,7 +18,9 @@ from stoker.diagnose import diagnose as judge
 from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError
 from stoker.ledger import HOME, Ledger, Row
 from stoker.predict import epoch_parts, forecast
-from stoker.records import Attribution, Course, Diagnosis, Observation
+from stoker.records.attributed import Attribution, Course
+from stoker.records.diagnosis import Diagnosis
+from stoker.records.observed import Observation
 
 NEEDED_STEPS = 4
 """Fewer steps than this are not judged."""

@@ -6,7 +6,10 @@ from pathlib import Path
 
 from stoker.errors import MissingExtraError
 from stoker.ledger import HOME
-from stoker.records import Course, Diagnosis, Observation, Tuning
+from stoker.records.attributed import Course
+from stoker.records.diagnosis import Diagnosis
+from stoker.records.observed import Observation
+from stoker.records.tuning import Tuning
 
 NAME = "report.html"
 KEPT = HOME / "cache"

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from stoker.errors import UsageError
-from stoker.records import Value, WhatIf
+from stoker.records.observed import Value
+from stoker.records.predicted import WhatIf
 
 
 @click.command()

@@ -10,7 +10,8 @@ from stoker.commands import pages
 from stoker.commands.doctor import depict
 from stoker.errors import TooFewStepsError, UsageError
 from stoker.ledger import Ledger
-from stoker.records import Tuning, decode
+from stoker.records.codec import decode
+from stoker.records.tuning import Tuning
 
 FORMS = {
     "--html": "Write the page with pictures: one file, opens offline.",

@@ -12,7 +12,7 @@ import click
 
 from stoker.errors import UsageError
 from stoker.knobs import find
-from stoker.records import Value
+from stoker.records.observed import Value
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -9,7 +9,9 @@ import click
 from stoker.commands.watch import Follower
 from stoker.errors import UsageError
 from stoker.ledger import HOME, Ledger
-from stoker.records import Comparison, Course, Diagnosis
+from stoker.records.attributed import Course
+from stoker.records.compared import Comparison
+from stoker.records.diagnosis import Diagnosis
 
 PORT = 7654
 NEEDS = {"starlette": "starlette", "uvicorn": "uvicorn", "altair": "altair", "vl_convert": "vl-convert-python"}

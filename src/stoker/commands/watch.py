@@ -14,7 +14,9 @@ import click
 
 from stoker.errors import UsageError
 from stoker.ledger import Ledger
-from stoker.records import Alarm, AlarmName, Live, Machine, decode
+from stoker.records.codec import decode
+from stoker.records.live import Alarm, AlarmName, Live
+from stoker.records.observed import Machine
 
 if TYPE_CHECKING:
     from stoker.report.screen import Screen

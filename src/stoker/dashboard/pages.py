@@ -14,7 +14,12 @@ from markupsafe import Markup
 
 from stoker.dashboard.shelf import TUNING, Entry
 from stoker.ledger import BenchRow
-from stoker.records import Comparison, Course, Diagnosis, Live, Trial, Tuning, decode
+from stoker.records.attributed import Course
+from stoker.records.codec import decode
+from stoker.records.compared import Comparison
+from stoker.records.diagnosis import Diagnosis
+from stoker.records.live import Live
+from stoker.records.tuning import Trial, Tuning
 from stoker.report import comparison, live_page, run_page, tune_page, units
 from stoker.report import page as report_page
 from stoker.report.figures import Figure

@@ -5,10 +5,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from stoker.dashboard.shelf import Following, Sources
-from stoker.records import Course, Diagnosis, Live
+from stoker.records.live import Live
+
+if TYPE_CHECKING:
+    from stoker.records.attributed import Course
+    from stoker.records.diagnosis import Diagnosis
 
 FRESH_S = 0.9
 """A picture this young is not taken again."""

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from stoker.ledger import BenchRow, Ledger, Row
-from stoker.records import Comparison, Course, Diagnosis, Live
+from stoker.records.attributed import Course
+from stoker.records.compared import Comparison
+from stoker.records.diagnosis import Diagnosis
+from stoker.records.live import Live
 
 PATIENCE_S = 0.5
 """How long a page waits for a ledger that somebody else holds."""

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from stoker.diagnose import compute, data, feeding, loop, ranks, reading
 from stoker.diagnose.causes import CAUSES, GAIN, RANK
 from stoker.diagnose.facts import Facts, gather
-from stoker.records import Attribution, Ceilings, Diagnosis, Finding, Observation, Track
+from stoker.records.attributed import Attribution
+from stoker.records.diagnosis import Ceilings, Diagnosis, Finding
+from stoker.records.observed import Observation, Track
 
 RULES = (*data.RULES, *reading.RULES, *feeding.RULES, *loop.RULES, *compute.RULES, *ranks.RULES)
 INPUT = {rule.__name__.replace("_", "-") for rule in (*data.RULES, *reading.RULES, *feeding.RULES)}

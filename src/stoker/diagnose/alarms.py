@@ -6,7 +6,8 @@ An alarm never touches the run. It is raised while its condition holds; who show
 from collections.abc import Callable
 from dataclasses import replace
 
-from stoker.records import Alarm, AlarmName, Evidence, Live
+from stoker.records.diagnosis import Evidence
+from stoker.records.live import Alarm, AlarmName, Live
 
 LEFT_SHARE = 0.1
 """Memory left of what the run can have. earlyoom, which many machines run, begins to kill at this share."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from stoker.diagnose import noise
-from stoker.records import Evidence, Finding
+from stoker.records.diagnosis import Evidence, Finding
 
 GAIN = 1.05
 """Below this a finding is not worth a change (CAUSES: healthy)."""

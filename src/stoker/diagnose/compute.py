@@ -5,7 +5,7 @@ import math
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
 from stoker.diagnose.facts import Facts
-from stoker.records import Finding
+from stoker.records.diagnosis import Finding
 
 HALF_SPEED_UP = 8.0
 """Peak of bf16 matmul units against fp32 (A100: 312 against 19.5 TFLOP/s with, 156 without TF32)."""

@@ -4,7 +4,7 @@ from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
 from stoker.diagnose.facts import IDLE_CORES, Facts, Production
 from stoker.diagnose.making import files_shared, makings, place, reading_share, same_share
-from stoker.records import Finding
+from stoker.records.diagnosis import Finding
 
 SMALL_WORK_S = 400e-6
 """Work per sample below this is mostly Python's own: a call is 50 to 100 ns, indexing an array 100 to 200 ns."""

@@ -7,17 +7,10 @@ from dataclasses import dataclass, field
 from stoker.attribute.steady import quantile
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN
-from stoker.records import (
-    Attribution,
-    Diagnosis,
-    Line,
-    LoaderFacts,
-    Observation,
-    Probes,
-    Track,
-    WorkerBatch,
-    WorkerTrack,
-)
+from stoker.records.attributed import Attribution
+from stoker.records.diagnosis import Diagnosis
+from stoker.records.observed import Line, LoaderFacts, Observation, Track, WorkerBatch, WorkerTrack
+from stoker.records.probes import Probes
 
 DATA_SHARE = 0.75
 """The loader bounds the run if, by itself, it takes at least this share of a real step's time."""

@@ -6,7 +6,7 @@ from stoker.attribute.steady import quantile
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
 from stoker.diagnose.facts import IDLE_CORES, Facts
-from stoker.records import Finding
+from stoker.records.diagnosis import Finding
 
 SPEED_UP = 1.12
 """What another number of workers or threads must bring on the same machine, minutes apart."""

@@ -5,7 +5,8 @@ from collections import Counter
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
 from stoker.diagnose.facts import Facts
-from stoker.records import ARG, Finding, Kind, Line
+from stoker.records.diagnosis import Finding
+from stoker.records.observed import ARG, Kind, Line
 
 EACH_STEP = 0.5
 """Syncs in a step from which they count as "in every step"."""

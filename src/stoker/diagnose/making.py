@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from stoker.diagnose.facts import Facts, Production
-from stoker.records import Making
+from stoker.records.probes import Making
 
 READ_BYTES_PER_S = 4e9
 """Bytes that lie in the page cache, copied once by the kernel and looked at once: a fast machine's figure."""

@@ -7,7 +7,8 @@ from stoker.attribute.timeline import decode_events
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
 from stoker.diagnose.facts import Facts
-from stoker.records import Finding, Kind, Track
+from stoker.records.diagnosis import Finding
+from stoker.records.observed import Kind, Track
 
 MOSTLY = 0.7
 """The same rank must be last in this share of the steps."""

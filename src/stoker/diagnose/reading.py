@@ -6,7 +6,8 @@ from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
 from stoker.diagnose.facts import Facts, Production, production
 from stoker.diagnose.making import files_shared, place, reading_share
-from stoker.records import Cold, Finding
+from stoker.records.diagnosis import Finding
+from stoker.records.probes import Cold
 
 MOSTLY = 0.5
 AMPLIFIED = 4.0

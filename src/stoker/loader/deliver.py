@@ -10,10 +10,10 @@ from typing import Any
 
 from stoker.errors import ClosedError, ForkedError
 from stoker.loader.cores import use_one_core
-from stoker.loader.fetch import Batches
+from stoker.loader.fetch import Batches, Failed
 from stoker.loader.ranks import Ticket
 from stoker.loader.source.interface import Reader
-from stoker.loader.windows import Job, Windows
+from stoker.loader.windows import Job, Ready, Windows
 
 _JOIN_S = 10.0
 _REVIEW_BATCHES = 16
@@ -36,11 +36,6 @@ class Times:
     """Batches that the consumer had to wait for."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    error: BaseException
-
-
 class Stream:
     """An endless sequence of batches. One consumer; `close` ends the threads."""
 
@@ -53,6 +48,7 @@ class Stream:
         reader: Reader | None = None,
         threads: int,
         depth: int,
+        run: int = 1,
         times: Times,
     ) -> None:
         self._tickets = tickets
@@ -77,6 +73,9 @@ class Stream:
         """Threads that may work at once: all at first, because the first batch is waited for."""
         self.depth = min(self.depth_most, 2 + self.threads)
         """Batches that may be ready or under way."""
+        self.run_most = run
+        self.run = 1
+        """Batches made at once: one at first, because the first is waited for."""
         self._calm = 0
         self._starved = 0
         self._pool: list[threading.Thread] = []
@@ -117,7 +116,7 @@ class Stream:
             self.times.batches += 1
             self._review()
             self._work.notify()
-        if isinstance(result, _Failure):
+        if isinstance(result, Failed):
             raise result.error
         self.times.rows += result.rows
         return ticket.after, self._batches.deliver(result)
@@ -148,12 +147,14 @@ class Stream:
         if self._starved:
             self.threads = min(self.threads_most, self.threads + 1)
             self.depth = min(self.depth_most, max(2 + self.threads, self.depth + self.depth // 2))
+            self.run = max(1, min(self.run_most, 2 * self.run, self.depth // (self.threads + 1)))
             self._grow()
             self._calm = 0
         elif len(self._made) >= self.depth - 2:
             self._calm += 1
             if self._calm % 8 == 0:
                 self.threads = max(1, self.threads - 1) if self.threads_most else 0
+                self.run = max(1, self.run // 2)
         self._starved = 0
 
     # ---- the threads' side
@@ -183,27 +184,35 @@ class Stream:
             job = self._windows.job(window)
             if job is not None:
                 return job
-        if lacking:
-            return None
+        if lacking:  # others are at it
+            return self._windows.ahead(lacking[-1], 1.0) if lacking[-1].window is not None else None
         room = ahead < self.depth
         progress = needed[-1].share_before(ticket.start) if room else 1.0
         job = self._windows.leaving() or self._windows.ahead(needed[-1], progress)
-        return job or (self._batch(ticket, needed) if room else None)
+        return job or (self._make(ahead, needed) if room else None)
 
-    def _batch(self, ticket: Ticket, needed: list[Any]) -> Job:
-        number = self._handed
-        self._handed += 1
-        self._doing[number] = ticket
+    def _make(self, ahead: int, needed: list[Ready]) -> Job:
+        """A batch, or a few that follow each other in one window, where that is faster."""
+        first, tickets = self._handed, [self._peek(ahead)]
+        for more in range(1, min(self.run, self.depth - ahead)):
+            following = self._peek(ahead + more)
+            if len(needed) > 1 or self._windows.needed(following) != needed:
+                break
+            tickets.append(following)
+        self._handed += len(tickets)
+        self._doing[first] = tickets[0]
 
-        def done(result: Any) -> None:
-            del self._doing[number]
-            self._made[number] = result
+        def done(results: Any) -> None:
+            del self._doing[first]
+            if isinstance(results, BaseException):  # nothing of a batch: a fault of ours
+                results = [Failed(results)] * len(tickets)
+            self._made.update(enumerate(results, first))
             oldest = next(iter(self._doing.values()), None)
             self._windows.release(oldest or self._peek(self._handed - self._taken))
-            if number == self._taken:
+            if first <= self._taken:
                 self._out.notify()
 
-        return Job(lambda: self._batches.make(ticket, needed, self._reader), done, "gather_s")
+        return Job(lambda: self._batches.make_all(tickets, needed, self._reader), done, "gather_s")
 
     def _run(self, job: Job | None) -> None:
         """Do a job without the lock; the caller holds it before and after."""
@@ -213,7 +222,7 @@ class Stream:
         try:
             result = job.run()
         except BaseException as error:  # noqa: BLE001  it belongs to the consumer, at its turn
-            result = _Failure(error) if job.stage == "gather_s" else error
+            result = error
         took = time.perf_counter() - begin
         self._lock.acquire()
         setattr(self.times, job.stage, getattr(self.times, job.stage) + took)

@@ -101,7 +101,7 @@ class SourceEngine:
             self.source,
             self._order,
             self._blocks.lease,
-            budget_bytes=self._memory_bytes,
+            budget_bytes=budget.blocks_bytes(self._memory_bytes),
             bucket_rows=self._bucket_rows,
             drops=self.source.row_bytes * len(self.source) > self._memory_bytes,
         )
@@ -117,6 +117,7 @@ class SourceEngine:
             reader=reader,
             threads=self._threads,
             depth=budget.depth(self.source.row_bytes * self.split.batch_size, self._memory_bytes),
+            run=budget.run(self.source, self.split.batch_size) if reader is None else 1,
             times=self._times,
         )
         return self._stream

@@ -1,7 +1,9 @@
 """One batch out of ready windows: its rows picked, failed blocks left out, gathered and mapped."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +12,7 @@ from stoker.errors import DataError, MapError
 from stoker.loader.device import Copier
 from stoker.loader.ranks import Ticket
 from stoker.loader.source.blocks import Ints
-from stoker.loader.source.interface import BadRowsError, Batch, Lease, Pick, Place, Reader, Skipped, Source
+from stoker.loader.source.interface import BadRowsError, Batch, Lease, Pick, Place, Reader, Skipped, Source, split
 from stoker.loader.windows import Ready
 
 OnError = Literal["raise", "skip"]
@@ -25,6 +27,13 @@ class Made:
     rows: int
     skipped_rows: int
     places: tuple[Skipped, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Why a batch could not be made; the consumer gets it, in its turn."""
+
+    error: BaseException
 
 
 class Batches:
@@ -52,9 +61,37 @@ class Batches:
         self.skipped: list[Skipped] = list(source.skipped)
         self.skipped_rows = sum(skipped.rows for skipped in source.skipped)
 
-    def make(self, ticket: Ticket, windows: list[Ready], reader: Reader | None = None) -> Made:
+    def make_all(self, tickets: Sequence[Ticket], windows: list[Ready], reader: Reader | None) -> list[Made | Failed]:
+        """Batches of the same windows; an error stands for one that could not be made."""
+        if len(tickets) > 1 and not any(ready.failed for ready in windows):
+            # What goes wrong is found out one by one, so that it is said of the right batch.
+            with suppress(Exception):
+                return self._make_at_once(tickets, windows)
+        return [self._try(ticket, windows, reader) for ticket in tickets]
+
+    def _make_at_once(self, tickets: Sequence[Ticket], windows: list[Ready]) -> list[Made | Failed]:
+        """One gather for all: at memory speed, what a gather costs besides copying weighs as much as the copy."""
+        pick = self._pick(tickets, windows)
+        ends = list(accumulate(ticket.stop - ticket.start for ticket in tickets))
+        batches = split(self._source.gather(pick, self._lease), np.diff(ends, prepend=0).tolist())
+        found: list[Made | Failed] = []
+        for ticket, batch, end in zip(tickets, batches, ends, strict=True):
+            rows = pick.rows[end - (ticket.stop - ticket.start) : end]
+            try:
+                found.append(Made(self._finish(batch, ticket, rows), len(rows), 0, ()))
+            except BaseException as error:  # noqa: BLE001  it belongs to the consumer, at its turn
+                found.append(Failed(error))
+        return found
+
+    def _try(self, ticket: Ticket, windows: list[Ready], reader: Reader | None) -> Made | Failed:
+        try:
+            return self._make(ticket, windows, reader)
+        except BaseException as error:  # noqa: BLE001
+            return Failed(error)
+
+    def _make(self, ticket: Ticket, windows: list[Ready], reader: Reader | None) -> Made:
         """The batch, without the rows that had to be left out."""
-        pick = self._pick(ticket, windows)
+        pick = self._pick([ticket], windows)
         places: tuple[Skipped, ...] = ()
         if any(ready.failed for ready in windows):
             pick, places = self._without_failed(pick, [one for ready in windows for one in ready.loaded])
@@ -68,10 +105,14 @@ class Batches:
         skipped = ticket.stop - ticket.start - len(pick.rows)
         if gathered is None:
             return Made(None, 0, skipped, places)
-        self._seen(pick.rows)
+        return Made(self._finish(gathered, ticket, pick.rows), len(pick.rows), skipped, places)
+
+    def _finish(self, gathered: Batch, ticket: Ticket, rows: Ints) -> Any:
+        """What is done with a whole batch: shaped, mapped, sent to the device."""
+        self._seen(rows)
         batch = self._shape(gathered)
-        made = batch if self._map is None else self._mapped(batch, ticket, pick)
-        return Made(made if self._copier is None else self._copier.start(made), len(pick.rows), skipped, places)
+        made = batch if self._map is None else self._mapped(batch, ticket, rows)
+        return made if self._copier is None else self._copier.start(made)
 
     def deliver(self, made: Made) -> Any:
         """What the consumer gets, or None; called in its thread. Only now does what was left out count."""
@@ -82,16 +123,18 @@ class Batches:
                 self.skipped.append(place)
         return made.batch if self._copier is None or made.batch is None else self._copier.finish(made.batch)
 
-    def _pick(self, ticket: Ticket, windows: list[Ready]) -> Pick:
+    def _pick(self, tickets: Sequence[Ticket], windows: list[Ready]) -> Pick:
+        spans, epoch = _spans(tickets), tickets[0].epoch
         parts, slots, place = [], 0, Place()
         for ready in windows:
             if ready.error is not None:
                 raise ready.error
             window = ready.window
             assert window is not None
-            place = Place(window.key[0], ticket.epoch, ticket.start)
-            slot, inner = window.place(max(ticket.start, window.start), min(ticket.stop, window.stop))
-            parts.append((window.first[slot] + inner, slot + slots, inner))
+            place = Place(window.key[0], epoch, tickets[0].start)
+            for start, stop in spans:
+                slot, inner = window.place(max(start, window.start), min(stop, window.stop))
+                parts.append((window.first[slot] + inner, slot + slots, inner))
             slots += len(window.blocks)
         held = [ready.stacked for ready in windows]
         if len(parts) == 1:
@@ -123,13 +166,24 @@ class Batches:
         block = self._source.blocks.of(np.array([row]))
         return Skipped(error.path, error.row or 0, int(self._source.blocks.sizes(block)[0]), error.reason)
 
-    def _mapped(self, batch: Batch, ticket: Ticket, pick: Pick) -> Any:
+    def _mapped(self, batch: Batch, ticket: Ticket, rows: Ints) -> Any:
         assert self._map is not None
         try:
             return self._map(batch)
         except Exception as error:
-            path, row = self._source.locate(int(pick.rows[0]))
+            path, row = self._source.locate(int(rows[0]))
             raise MapError(
                 f"map failed on the batch at epoch {ticket.epoch}, position {ticket.start} "
                 f"(its first sample is row {row} of {path}): {type(error).__name__}: {error}"
             ) from error
+
+
+def _spans(tickets: Sequence[Ticket]) -> list[tuple[int, int]]:
+    """The positions of the tickets' rows; those of a single rank follow each other."""
+    spans: list[tuple[int, int]] = []
+    for ticket in tickets:
+        if spans and spans[-1][1] == ticket.start:
+            spans[-1] = (spans[-1][0], ticket.stop)
+        else:
+            spans.append((ticket.start, ticket.stop))
+    return spans

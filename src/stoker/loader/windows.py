@@ -15,7 +15,7 @@ from stoker.loader.source.blocks import Ints
 from stoker.loader.source.interface import Lease, Pick, Place, Source
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Ready:
     """A window on its way."""
 

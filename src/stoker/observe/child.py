@@ -20,7 +20,7 @@ from stoker.observe.pulse import Pulses, watch_values
 from stoker.observe.recorder import SLOWEST_SAMPLE_S, Recorder, about_process
 from stoker.observe.saves import Saves
 from stoker.observe.settings import Settings
-from stoker.records import Kind
+from stoker.records.observed import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

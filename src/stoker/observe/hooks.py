@@ -14,7 +14,7 @@ from stoker.observe.pace import Pace
 from stoker.observe.patches import Patches
 from stoker.observe.recorder import Recorder, clock
 from stoker.observe.spans import spanned
-from stoker.records import ARG, DEVICE_WORK, Kind
+from stoker.records.observed import ARG, DEVICE_WORK, Kind
 
 # ---- forward ---------------------------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ from stoker.observe.files import write
 from stoker.observe.meters import machine
 from stoker.observe.options import Options
 from stoker.observe.recorder import clock
-from stoker.records import ARG, Kind, encode
+from stoker.records.codec import encode
+from stoker.records.observed import ARG, Kind
 
 RUNS = Path(".stoker") / "runs"
 

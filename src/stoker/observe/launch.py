@@ -18,7 +18,7 @@ from stoker.observe.files import write
 from stoker.observe.meters import Meters, machine
 from stoker.observe.options import Options
 from stoker.observe.originals import open_journal, restore
-from stoker.records import encode
+from stoker.records.codec import encode
 
 ATTACH = Path(__file__).parent / "attach"
 TICK_S = 0.5

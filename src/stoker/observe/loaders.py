@@ -17,7 +17,7 @@ from stoker.observe.pace import Epoch, Pace
 from stoker.observe.patches import Patches
 from stoker.observe.recorder import Recorder, clock
 from stoker.observe.workers import ORDERED, ROW
-from stoker.records import ARG, Kind
+from stoker.records.observed import ARG, Kind
 
 STATE = "_stoker_epoch"
 WITH_DEFAULT = 2

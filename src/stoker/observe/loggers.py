@@ -6,7 +6,7 @@ from typing import Any
 from stoker.observe.patches import Patches
 from stoker.observe.recorder import Recorder
 from stoker.observe.spans import spanned
-from stoker.records import Kind
+from stoker.records.observed import Kind
 
 KNOWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "builtins": ("", ("print",)),

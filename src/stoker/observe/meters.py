@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from stoker.records import Machine, Meter
+from stoker.records.observed import Machine, Meter
 
 MEMORY_SHARE = 0.005
 """Private memory costs the kernel a walk over the process's pages, so it is read this rarely of the time."""

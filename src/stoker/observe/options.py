@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stoker.records import Value, decode, encode
+from stoker.records.codec import decode, encode
+from stoker.records.observed import Value
 
 FILE = "options.json"
 BUDGET_SHARE = 0.5

@@ -26,7 +26,8 @@ from stoker.observe.probe_inspect import Inspector
 from stoker.observe.probe_reading import BENCH_S, Readings
 from stoker.observe.probe_replay import Timing, half_ratio
 from stoker.observe.recorder import Recorder, clock
-from stoker.records import Stretch, Window, encode
+from stoker.records.codec import encode
+from stoker.records.probes import Stretch, Window
 
 REAL_STEPS, REAL_S, REAL_LONGEST_S = 8, 0.8, 5.0
 """Between two windows: this many real steps and seconds, or fewer steps if they take long."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker.observe.recorder import clock
-from stoker.records import Drain
+from stoker.records.probes import Drain
 
 MOST_BYTES = 512 << 20
 """What may be held …"""

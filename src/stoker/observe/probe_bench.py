@@ -14,7 +14,8 @@ from typing import Any
 from stoker.observe import probe_making
 from stoker.observe.probe_counts import COUNTS
 from stoker.observe.recorder import Recorder, clock
-from stoker.records import Bench, encode
+from stoker.records.codec import encode
+from stoker.records.probes import Bench
 
 NEEDED = {"warm", "fresh", "sequential", "text"}
 """Labels after which a reading goes on, though its time is over: without the next ones nothing could be said."""

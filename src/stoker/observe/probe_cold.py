@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stoker.observe.recorder import clock
-from stoker.records import Cold
+from stoker.records.probes import Cold
 
 PIECE_BYTES = 1 << 20
 """Files are read in pieces of this size; of a large file one piece."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from stoker.observe.recorder import Recorder, clock
-from stoker.records import Container, encode
+from stoker.records.codec import encode
+from stoker.records.probes import Container
 
 ROOT = Path("/sys/fs/cgroup")
 SHM = "/dev/shm"  # noqa: S108

@@ -7,7 +7,8 @@ from types import FrameType
 from typing import Any
 
 from stoker.observe.frames import Frames
-from stoker.records import Inspection, LineOps, encode
+from stoker.records.codec import encode
+from stoker.records.probes import Inspection, LineOps
 
 MOST_LINES = 8
 PICKS = {"select", "slice", "index", "index_select", "narrow", "unbind", "split", "gather", "split_with_sizes"}

@@ -11,7 +11,8 @@ from typing import Any
 from stoker.observe import probe_cold
 from stoker.observe.probe_counts import files_read
 from stoker.observe.recorder import Recorder, clock
-from stoker.records import Call, Making, encode
+from stoker.records.codec import encode
+from stoker.records.probes import Call, Making
 
 PLAN: list[str] = []
 """Labels of the batches still to come, in a process that a bench started; empty everywhere else."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from stoker.observe.probe_container import Schedule
 from stoker.observe.recorder import clock
-from stoker.records import Replay
+from stoker.records.probes import Replay
 
 
 class Timing:

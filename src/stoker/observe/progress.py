@@ -3,7 +3,7 @@
 from array import array
 from pathlib import Path
 
-from stoker.records import ARG, Kind
+from stoker.records.observed import ARG, Kind
 
 _MASK = (1 << ARG) - 1
 _BATCH = Kind.NEXT << 1 | 1

@@ -9,29 +9,31 @@ from typing import Any
 from stoker.errors import UsageError
 from stoker.observe import workers
 from stoker.observe.meters import machine
-from stoker.records import (
-    Bench,
-    Cold,
-    Container,
+from stoker.records.codec import decode
+from stoker.records.observed import (
     Cut,
-    Drain,
-    Inspection,
     Kind,
     Line,
     LoaderFacts,
     Machine,
-    Making,
     Meter,
     Observation,
+    Track,
+    WorkerBatch,
+    WorkerTrack,
+)
+from stoker.records.probes import (
+    Bench,
+    Cold,
+    Container,
+    Drain,
+    Inspection,
+    Making,
     Ordering,
     Probes,
     Replay,
     Stretch,
-    Track,
     Window,
-    WorkerBatch,
-    WorkerTrack,
-    decode,
 )
 
 SMALLEST_TIME = 1 << 32

@@ -17,7 +17,7 @@ from typing import Any
 
 from stoker.observe.frames import Frames
 from stoker.observe.marks import Marks
-from stoker.records import ARG, Kind
+from stoker.records.observed import ARG, Kind
 
 FLUSH_S = 0.25
 """What a kill -9 can cost at most, with a wide margin to the promised second."""

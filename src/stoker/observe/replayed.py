@@ -10,7 +10,7 @@ from typing import Any
 
 from stoker.observe.patches import Patches
 from stoker.observe.recorder import Recorder, clock
-from stoker.records import Kind
+from stoker.records.observed import Kind
 from stoker.sim.cost import Costs, load_profile, replay, seconds
 from stoker.sim.timeline import Timeline
 

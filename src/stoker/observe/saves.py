@@ -14,7 +14,7 @@ from stoker.observe.originals import Originals
 from stoker.observe.patches import Patches
 from stoker.observe.recorder import Recorder
 from stoker.observe.spans import spanned
-from stoker.records import Kind
+from stoker.records.observed import Kind
 
 
 class Saves:

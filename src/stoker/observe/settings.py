@@ -14,7 +14,7 @@ from typing import Any
 from stoker.errors import UsageError
 from stoker.knobs import Scope, find
 from stoker.observe.patches import Patches
-from stoker.records import Value
+from stoker.records.observed import Value
 
 Note = Callable[..., None]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stoker.observe.recorder import Recorder, clock
-from stoker.records import ARG, Kind
+from stoker.records.observed import ARG, Kind
 
 
 def spanned(original: Callable[..., Any], recorder: Recorder, kind: Kind, argument: int = 0) -> Callable[..., Any]:

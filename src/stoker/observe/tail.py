@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from stoker.observe.readback import SMALLEST_TIME, loader_facts
-from stoker.records import Meter, News, Odd, Piece, Pulse, decode
+from stoker.records.codec import decode
+from stoker.records.live import News, Odd, Piece, Pulse
+from stoker.records.observed import Meter
 
 NOTES = re.compile(r"process-(\d+)-\d+\.notes")
 WORD = 8

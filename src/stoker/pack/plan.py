@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from stoker.errors import ChangedError, UsageError
-from stoker.records import Value, decode, encode
+from stoker.records.codec import decode, encode
+from stoker.records.observed import Value
 
 VERSION = 1
 Kind = Literal["records", "rows", "text", "volumes"]

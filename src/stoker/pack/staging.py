@@ -19,7 +19,7 @@ from typing import Any
 from stoker.errors import ChangedError, CorruptError, DestinationExistsError, UsageError
 from stoker.pack import plan as plans
 from stoker.pack.plan import Plan
-from stoker.records import decode, encode
+from stoker.records.codec import decode, encode
 
 MANIFEST = "manifest.json"
 _READ_BYTES = 1 << 22

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stoker.attribute.steady import quantile
-from stoker.records import Attribution, Pass, Prediction
+from stoker.records.attributed import Attribution, Pass
+from stoker.records.diagnosis import Prediction
 
 ROUNDS = 400
 LOW, HIGH = 0.025, 0.975

@@ -1,7 +1,9 @@
 """Records of a run → what its device took in each step, to be replayed where that device is not."""
 
 from stoker.attribute.steady import quantile
-from stoker.records import Attribution, DeviceProfile, Track
+from stoker.records.attributed import Attribution
+from stoker.records.observed import Track
+from stoker.records.predicted import DeviceProfile
 
 MOST_STEPS = 500
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from stoker.records import LiveEpoch, Remaining
+from stoker.records.live import LiveEpoch, Remaining
 
 LAST = 3
 """Whole epochs that the next ones are taken to be like."""

@@ -7,7 +7,8 @@ from typing import Any
 from stoker.errors import UsageError
 from stoker.predict import epoch_parts
 from stoker.predict.pipeline import Pipeline
-from stoker.records import Attribution, LoaderFacts, Meter, Observation, Value, WorkerBatch, WorkerTrack
+from stoker.records.attributed import Attribution
+from stoker.records.observed import LoaderFacts, Meter, Observation, Value, WorkerBatch, WorkerTrack
 
 KNOWN = ("num_workers", "prefetch_factor", "batch_size", "persistent_workers")
 """The knobs whose effect on the pipeline is simulated."""

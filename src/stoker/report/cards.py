@@ -1,6 +1,6 @@
 """A finding as a page shows it."""
 
-from stoker.records import Candidate, Finding
+from stoker.records.diagnosis import Candidate, Finding
 from stoker.report import findings, units
 from stoker.report.page import Advice, Card
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from stoker.records import Meter, PhaseName, Step
+from stoker.records.attributed import Step
+from stoker.records.observed import Meter, PhaseName
 
 STEPS, METERS = "steps.arrow", "meters.arrow"
 

@@ -7,7 +7,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stoker.records import Comparison, Contrast, Difference, Evidence, Value
+from stoker.records.compared import Comparison, Contrast, Difference
+from stoker.records.diagnosis import Evidence
+from stoker.records.observed import Value
 from stoker.report import findings, units
 
 WORDS = {

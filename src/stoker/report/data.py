@@ -3,7 +3,12 @@
 import json
 from pathlib import Path
 
-from stoker.records import Comparison, DeviceProfile, Diagnosis, Live, Trial, Tuning, WhatIf, encode
+from stoker.records.codec import encode
+from stoker.records.compared import Comparison
+from stoker.records.diagnosis import Diagnosis
+from stoker.records.live import Live
+from stoker.records.predicted import DeviceProfile, WhatIf
+from stoker.records.tuning import Trial, Tuning
 
 
 def dumps(record: Diagnosis | Tuning | WhatIf | Trial | DeviceProfile | Live | Comparison) -> str:

@@ -10,7 +10,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from stoker.records import Finding, LoaderFacts, LossCheck, Trial, Tuning, TuningContext, Value
+from stoker.records.diagnosis import Finding
+from stoker.records.observed import LoaderFacts, Value
+from stoker.records.tuning import LossCheck, Trial, Tuning, TuningContext
 from stoker.report import findings, units
 
 MOST_NEXT = 6

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stoker.records import Course, Diagnosis, Excerpt, Trial, Tuning
+from stoker.records.attributed import Course, Excerpt
+from stoker.records.diagnosis import Diagnosis
+from stoker.records.tuning import Trial, Tuning
 from stoker.report import units
 
 MOST_ROWS = 40

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stoker.diagnose import CAUSES
-from stoker.records import Candidate, Diagnosis, Evidence, Finding
+from stoker.records.diagnosis import Candidate, Diagnosis, Evidence, Finding
 from stoker.report import units
 
 MOST_FINDINGS = 4

@@ -7,7 +7,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from stoker.diagnose.alarms import MEANINGS
-from stoker.records import Alarm, Live, LiveEpoch, LiveProcess
+from stoker.records.live import Alarm, Live, LiveEpoch, LiveProcess
 from stoker.report import units
 from stoker.report.findings import short, value
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from stoker.records import Live
+from stoker.records.live import Live
 from stoker.report import units
 from stoker.report.figures import Figure, thinned
 from stoker.report.live import alarm_text, epoch_rate, state

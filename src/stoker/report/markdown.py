@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from stoker.records import Diagnosis
+from stoker.records.diagnosis import Diagnosis
 from stoker.report import findings, units
 from stoker.report.terminal import SMALLEST_SHARE, headline
 

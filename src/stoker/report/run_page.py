@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from stoker.records import Course, Diagnosis
+from stoker.records.attributed import Course
+from stoker.records.diagnosis import Diagnosis
 from stoker.report import figures, findings, units
 from stoker.report.cards import card
 from stoker.report.page import Section, Table, Top, render

@@ -9,7 +9,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from stoker.records import Diagnosis, LoaderWait, Phase
+from stoker.records.attributed import LoaderWait, Phase
+from stoker.records.diagnosis import Diagnosis
 from stoker.report import findings, units
 
 BAR = 24

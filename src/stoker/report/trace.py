@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from stoker.records import Excerpt
+from stoker.records.attributed import Excerpt
 
 PROCESS = 1
 MICRO = 1e6

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stoker.records import Trial, Tuning, TuningContext
+from stoker.records.tuning import Trial, Tuning, TuningContext
 from stoker.report import figures, units
 from stoker.report.cards import card
 from stoker.report.page import Section, Table, Top, render

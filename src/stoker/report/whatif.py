@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from stoker.records import WhatIf
+from stoker.records.predicted import WhatIf
 from stoker.report import units
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TypedDict
 
 from stoker.errors import UsageError
-from stoker.records import DeviceProfile, decode
+from stoker.records.codec import decode
+from stoker.records.predicted import DeviceProfile
 
 Cost = float | Callable[[int], float]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stoker.errors import UsageError
 from stoker.knobs import KNOBS, Knob
-from stoker.records import Value
+from stoker.records.observed import Value
 from stoker.trial.configfile import ConfigFile
 
 _PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][\w.-]*)\}\}|\{([A-Za-z_][\w.-]*)\}")

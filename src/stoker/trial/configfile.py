@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.errors import MissingExtraError, UsageError
-from stoker.records import Value
+from stoker.records.observed import Value
 
 _PIECES = re.compile(r""""(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\s,\[\]{}:=#"']+""")
 _PLAIN = re.compile(r"(?<=[:-] )\S[^\n]*?(?=\s*(?:\s#[^\n]*)?$)", re.MULTILINE)

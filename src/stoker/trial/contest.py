@@ -14,7 +14,8 @@ from statistics import median
 from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError, UsageError
 from stoker.predict.pipeline import epoch_step_s
 from stoker.predict.whatif import KNOWN, changed
-from stoker.records import Decision, Judgement, Limits, Outcome, Round, Value
+from stoker.records.observed import Value
+from stoker.records.tuning import Decision, Judgement, Limits, Outcome, Round
 from stoker.trial import cold
 from stoker.trial.command import Command, like
 from stoker.trial.journal import Entry, Journal

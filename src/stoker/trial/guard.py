@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from stoker.errors import UnsafeError
-from stoker.records import Limits, Outcome, decode, encode
+from stoker.records.codec import decode, encode
+from stoker.records.tuning import Limits, Outcome
 from stoker.trial.protocol import END, KILL, Job, Report, Usage
 from stoker.trial.shm import Segments
 from stoker.trial.sweep import new_name, sweep, sweep_orphans

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stoker.records import Value, decode, encode
+from stoker.records.codec import decode, encode
+from stoker.records.observed import Value
 from stoker.trial.measure import Sample
 
 

@@ -5,7 +5,7 @@ import os
 import psutil
 
 from stoker.errors import UnsafeError
-from stoker.records import Limits
+from stoker.records.tuning import Limits
 from stoker.sizes import format_bytes
 from stoker.trial import cgroup, shm
 

@@ -19,7 +19,10 @@ from stoker.observe.readback import read
 from stoker.predict import epoch_parts
 from stoker.predict.pipeline import Pipeline
 from stoker.predict.whatif import measured
-from stoker.records import Attribution, Limits, LoaderFacts, Observation, Outcome, Value, encode
+from stoker.records.attributed import Attribution
+from stoker.records.codec import encode
+from stoker.records.observed import LoaderFacts, Observation, Value
+from stoker.records.tuning import Limits, Outcome
 from stoker.trial import guard
 from stoker.trial.command import Command
 from stoker.trial.protocol import Usage

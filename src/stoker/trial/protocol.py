@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stoker.records import Limits, Outcome
+from stoker.records.tuning import Limits, Outcome
 
 NAME_VARIABLE = "STOKER_TRIAL"
 """Every process of a trial has this in its environment; its value is the trial's name."""

@@ -16,7 +16,8 @@ import sys
 import time
 from pathlib import Path
 
-from stoker.records import Ending, Outcome, decode, encode
+from stoker.records.codec import decode, encode
+from stoker.records.tuning import Ending, Outcome
 from stoker.trial import cgroup, device, prctl
 from stoker.trial.protocol import KILL, NAME_VARIABLE, Job, Report, Usage
 from stoker.trial.shm import Segments

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from stoker.records import Ending, Limits
+from stoker.records.tuning import Ending, Limits
 from stoker.sizes import format_bytes
 from stoker.trial import device, memory
 from stoker.trial.cgroup import Group

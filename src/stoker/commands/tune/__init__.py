@@ -13,7 +13,9 @@ from stoker.ledger import HOME, Ledger, Row
 if TYPE_CHECKING:  # numpy and the trials are loaded when something is tried, so that --help is fast
     from stoker.commands.tune.investigate import Investigation
     from stoker.commands.tune.request import Request
-    from stoker.records import Diagnosis, Observation, Tuning
+    from stoker.records.diagnosis import Diagnosis
+    from stoker.records.observed import Observation
+    from stoker.records.tuning import Tuning
     from stoker.trial.contest import Candidate, Contest
 
 INTERRUPTED = 130
@@ -213,7 +215,7 @@ def _publish(
 
     from stoker.commands import pages
     from stoker.commands.tune.record import build
-    from stoker.records import Files
+    from stoker.records.tuning import Files
     from stoker.report import data, decision
 
     directory, command = row.directory, investigation.contest.command

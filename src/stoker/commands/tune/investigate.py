@@ -18,7 +18,9 @@ from stoker.decide import (
 from stoker.errors import UsageError
 from stoker.observe.meters import machine
 from stoker.predict.whatif import WORKER_START_S
-from stoker.records import Diagnosis, Judgement, LossCheck, Noise, Observation, Round, Value
+from stoker.records.diagnosis import Diagnosis
+from stoker.records.observed import Observation, Value
+from stoker.records.tuning import Judgement, LossCheck, Noise, Round
 from stoker.trial.command import like
 from stoker.trial.contest import Candidate, Contest
 from stoker.trial.limits import refusal

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from stoker.records import Value
+from stoker.records.observed import Value
 from stoker.sizes import format_bytes
 from stoker.trial.contest import Candidate, Contest, Listener
 from stoker.trial.protocol import Usage

@@ -8,9 +8,10 @@ from stoker.commands.tune.investigate import Found
 from stoker.commands.tune.request import Request
 from stoker.decide import measure_noise
 from stoker.observe.meters import machine
-from stoker.records import (
+from stoker.records.diagnosis import Diagnosis
+from stoker.records.observed import Value
+from stoker.records.tuning import (
     Alternative,
-    Diagnosis,
     Files,
     Final,
     Goal,
@@ -19,7 +20,6 @@ from stoker.records import (
     Trial,
     Tuning,
     TuningContext,
-    Value,
 )
 from stoker.sizes import format_bytes
 from stoker.trial.command import Command

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.errors import UsageError
-from stoker.records import Value, decode, encode
+from stoker.records.codec import decode, encode
+from stoker.records.observed import Value
 from stoker.trial.command import Command, like
 
 FILE = "request.json"

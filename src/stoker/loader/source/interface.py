@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -28,6 +29,30 @@ class Padded(NamedTuple):
 
 Batch = dict[str, Any]
 """Field name → tensor (or a list, for text)."""
+
+
+def split(batch: Batch, sizes: Sequence[int]) -> list[Batch]:
+    """The batch as several, of so many rows each, in the same memory. Fields that share offsets go on sharing them."""
+    ends = list(accumulate(sizes))
+    cuts: dict[int, list[tuple[int, int, torch.Tensor]]] = {}
+    fields: list[Sequence[Any]] = []
+    for value in batch.values():
+        if isinstance(value, torch.Tensor):
+            fields.append(value.split(list(sizes)))
+        elif isinstance(value, Ragged):
+            if id(value.offsets) not in cuts:
+                cuts[id(value.offsets)] = _cuts(value.offsets, ends)
+            fields.append([Ragged(value.values[low:high], own) for low, high, own in cuts[id(value.offsets)]])
+        else:
+            fields.append([value[end - size : end] for end, size in zip(ends, sizes, strict=True)])
+    return [dict(zip(batch, parts, strict=True)) for parts in zip(*fields, strict=True)]
+
+
+def _cuts(offsets: torch.Tensor, ends: Sequence[int]) -> list[tuple[int, int, torch.Tensor]]:
+    """For each of the batches: where its values begin and end, and offsets of its own."""
+    starts = [0, *ends[:-1]]
+    at = offsets[[0, *ends]].tolist()
+    return [(low, high, offsets[a : b + 1] - low) for low, high, a, b in zip(at, at[1:], starts, ends, strict=False)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +171,8 @@ class Source(ABC):
 
     draws: ClassVar[bool] = False
     """True if what a block holds is drawn anew each epoch; then `draw` is called, not `load`."""
+    splits: ClassVar[bool] = False
+    """True if one gather of several batches' rows can be cut into those batches."""
     pads: ClassVar[bool] = False
     """True if rows come padded already."""
 

@@ -98,6 +98,7 @@ class NpySource(Source):
     """Mapped shards. Use `stoker.open("shards/*.npy")`."""
 
     kind = "npy"
+    splits = True
 
     def __init__(
         self,

@@ -222,6 +222,7 @@ class ParquetSource(Source):
 
     kind = "parquet"
     holds_blocks = True
+    splits = True
 
     def __init__(
         self,

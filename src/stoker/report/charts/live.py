@@ -5,7 +5,7 @@ from typing import Any
 
 import altair as alt
 
-from stoker.records import Moment
+from stoker.records.live import Moment
 from stoker.report.charts.run import DRAWN_LIMIT
 from stoker.report.charts.theme import ACCENT, colour, finish
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import altair as alt
 
-from stoker.records import Course
+from stoker.records.attributed import Course
 from stoker.report import units
 from stoker.report.charts.theme import ACCENT, COLOURS, MANY, data, finish, unit_of
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import altair as alt
 
-from stoker.records import Diagnosis, HotLine
+from stoker.records.attributed import HotLine
+from stoker.records.diagnosis import Diagnosis
 from stoker.report import units
 from stoker.report.charts.theme import colour, data, finish, unit_of
 

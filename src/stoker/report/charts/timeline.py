@@ -5,7 +5,7 @@ from typing import Any
 
 import altair as alt
 
-from stoker.records import Excerpt
+from stoker.records.attributed import Excerpt
 from stoker.report import units
 from stoker.report.charts.theme import COLOURS, colour, data, finish, unit_of
 

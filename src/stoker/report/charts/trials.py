@@ -5,7 +5,7 @@ from typing import Any
 
 import altair as alt
 
-from stoker.records import Trial, Tuning
+from stoker.records.tuning import Trial, Tuning
 from stoker.report.charts.theme import COLOURS, colour, data, finish
 
 DECISIONS = ("keep", "undecided", "revert", "unsafe")
