@@ -16,9 +16,9 @@ _BATCH_SHARE = 0.1
 """Of the budget, for batches that are ready or under way; as much again for buffers that wait for reuse."""
 _ORDER_BYTES = 24
 """What the order of a window takes for each row, while it is sorted."""
-_RUN_BYTES, _RUN_MOST = 20 << 20, 32
-"""Batches made by one gather share memory, which is kept while one of them is: little, and small enough to be in a
-processor's cache when the next ones are written to the same place."""
+_RUN_BYTES, _RUN_MOST, _RUN_SHARE = 20 << 20, 32, 1 / 128
+"""Batches made by one gather share memory, which is kept while one of them is: a small part of the budget, because
+gathers of ragged rows take as much again, and small enough to stay in a processor's cache."""
 _PAGE_BYTES = 4096
 _BLOCKS_IN_ORDER = 16
 """Without shuffle a window only has to keep the threads busy."""
@@ -58,11 +58,10 @@ def depth(batch_bytes: float, memory_bytes: int) -> int:
     return max(2, min(64, int(memory_bytes * _BATCH_SHARE / max(1.0, batch_bytes)) - 2))
 
 
-def run(source: Source, batch_size: int) -> int:
+def run(source: Source, batch_size: int, memory_bytes: int) -> int:
     """How many batches may be made by one gather."""
-    if not source.splits:
-        return 1
-    return max(1, min(_RUN_MOST, int(_RUN_BYTES / (source.row_bytes * batch_size))))
+    most_bytes = min(_RUN_BYTES, memory_bytes * _RUN_SHARE) if source.splits else 0
+    return max(1, min(_RUN_MOST, int(most_bytes / (source.row_bytes * batch_size))))
 
 
 def blocks_bytes(memory_bytes: int) -> int:

@@ -8,10 +8,14 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset
 
 from stoker.errors import OtherSourceError, UsageError, WorkerDiedError
-from stoker.loader.order import Order, Window
+from stoker.loader.order import Order
 from stoker.loader.ranks import Split, Ticket
 from stoker.loader.source.blocks import EvenBlocks
 from stoker.loader.stats import Stats
+
+
+_LISTED = 8192
+"""Indices that are made into a list at a time: one call for many batches, and no list as long as the data set."""
 
 
 class _Indices:
@@ -22,16 +26,15 @@ class _Indices:
         self._tickets = tickets
 
     def __iter__(self) -> Iterator[list[int]]:
-        now, window = -1, None
+        now, first, rows = -1, 0, list[int]()
         for ticket in self._tickets:
-            if ticket.epoch != now or window is None:
-                now, window = ticket.epoch, self._order.epoch(ticket.epoch).window(0)
-            yield _rows(window, ticket)
-
-
-def _rows(window: Window, ticket: Ticket) -> list[int]:
-    rows: list[int] = window.rows(ticket.start, ticket.stop).tolist()
-    return rows
+            if ticket.epoch != now:
+                now, rows = ticket.epoch, []
+                window = self._order.epoch(now).window(0)
+            if ticket.stop > first + len(rows) or not rows:
+                first = ticket.start
+                rows = window.rows(first, min(max(first + _LISTED, ticket.stop), window.stop)).tolist()
+            yield rows[ticket.start - first : ticket.stop - first]
 
 
 class _Counts:

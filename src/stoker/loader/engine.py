@@ -117,7 +117,7 @@ class SourceEngine:
             reader=reader,
             threads=self._threads,
             depth=budget.depth(self.source.row_bytes * self.split.batch_size, self._memory_bytes),
-            run=budget.run(self.source, self.split.batch_size) if reader is None else 1,
+            run=budget.run(self.source, self.split.batch_size, self._memory_bytes) if reader is None else 1,
             times=self._times,
         )
         return self._stream
