@@ -13,7 +13,6 @@ from stoker.loader.ranks import Split, Ticket
 from stoker.loader.source.blocks import EvenBlocks
 from stoker.loader.stats import Stats
 
-
 _LISTED = 8192
 """Indices that are made into a list at a time: one call for many batches, and no list as long as the data set."""
 
