@@ -108,8 +108,10 @@ def test_a_missing_extra_is_named_before_anything_is_made(tmp_path: Path) -> Non
 
 
 def test_a_script_that_fails_shows_its_own_traceback_and_gives_exit_code_3(tmp_path: Path) -> None:
-    assert stoker("demo", *TINY_TEXT, cwd=tmp_path).returncode == 0
-    (tmp_path / "stoker-demo" / "text" / "data" / "train.jsonl").write_text("not JSON\n")
+    data = tmp_path / "stoker-demo" / "text" / "data"
+    made = [sys.executable, str(ROOT / "examples" / "text" / "make_data.py"), "--out", str(data), "--scale", "0.2"]
+    subprocess.run(made, check=True, capture_output=True, timeout=PATIENCE_S)
+    (data / "train.jsonl").write_text("not JSON\n")
     done = stoker("demo", *TINY_TEXT, cwd=tmp_path)
     assert done.returncode == 3
     assert "JSONDecodeError" in done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.doctor_program import doctor, script
+from cli.doctor_program import SCRIPTS, doctor, script
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,8 @@ def test_a_full_disk_stops_the_recording_not_the_run(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import resource, signal, runpy, sys\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"  # every file is full after 4 KiB
-        f"sys.argv = ['plain.py', 'plain']\nrunpy.run_path({str(script('plain.py')[1])!r}, run_name='__main__')\n"
+        f"sys.argv = ['plain.py', 'plain']\nsys.path.insert(0, {str(SCRIPTS)!r})\n"
+        f"runpy.run_path({script('plain.py')[1]!r}, run_name='__main__')\n"
         "print('trained')\n"
     )
     done = doctor(tmp_path, sys.executable, "train.py")

@@ -117,6 +117,7 @@ def test_the_keyboard_is_enough(browser: Browser, server: Server) -> None:
                 break
         page.keyboard.press("Enter")
         page.wait_for_url("**/run/newer")
+        page.wait_for_selector("html[data-drawn]")  # the page comes anew once its report is made
         unnamed = """() => [...document.querySelectorAll('a, button, input, [role=img], [role=region]')].filter(
             (one) => !(one.textContent.trim() || one.ariaLabel || one.labels?.length)).length"""
         assert page.evaluate(unnamed) == 0

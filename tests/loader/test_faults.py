@@ -127,6 +127,23 @@ def test_an_exception_in_map_names_the_batch_and_keeps_its_cause(tmp_path: Path)
         assert loader.state_dict()["position"] == 16
 
 
+def test_an_error_among_batches_that_were_gathered_at_once_comes_in_its_turn(tmp_path: Path) -> None:
+    runs: set[int] = set()
+
+    def fails(batch: dict[str, Any]) -> dict[str, Any]:
+        runs.add(loader.stats().run or 0)
+        if 3001 in batch["id"].tolist():
+            raise ValueError("no")
+        return batch
+
+    with Loader(npy(tmp_path, [4000]), 8, map=fails, threads=1) as loader:
+        got: list[int] = []
+        with pytest.raises(errors.MapError, match=r"position 3000 .*row 3000 of"):
+            read_into(got, iter(loader))
+        assert got == list(range(3000))
+        assert max(runs) > 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -184,6 +184,7 @@ class SourceEngine:
             buffers_made=self._pool.made,
             threads=stream.threads if stream else 0,
             prefetch=stream.depth if stream else None,
+            run=stream.run if stream else None,
             window_blocks=self._order.window_blocks if self._shuffle else None,
             skipped_rows=self._batches.skipped_rows,
             skipped=tuple(self._batches.skipped),

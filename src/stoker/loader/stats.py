@@ -46,6 +46,8 @@ class Stats:
     """Threads (or processes) that work now."""
     prefetch: int | None = None
     """Batches that may be ready or under way now."""
+    run: int | None = None
+    """Batches that are made by one gather now; more than one while the consumer waits for them."""
     window_blocks: int | None = None
     """Blocks that are mixed together."""
     skipped_rows: int = 0

@@ -5,6 +5,7 @@ import argparse
 import time
 from collections.abc import Iterator
 
+import light  # type: ignore[import-not-found]  # beside the script
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
@@ -88,14 +89,15 @@ class Trainer:
             print(epoch, self.steps, " ".join(map(str, seen)))
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
+    light.without_compiler()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--shape", choices=["for", "zip", "stream", "check", "hand", "bad"], default="for")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=None, help="stop after this many steps, in the middle of an epoch")
     torch.manual_seed(0)
-    Trainer(parser.parse_args()).run()
+    Trainer(parser.parse_args(words)).run()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import sys
 import time
 from pathlib import Path
 
+import light  # type: ignore[import-not-found]  # beside the script
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -28,6 +29,7 @@ def own_work() -> None:
 
 
 def main() -> None:
+    light.without_compiler()
     workers = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     torch.manual_seed(0)
     train = DataLoader(Points(4 * STEPS), batch_size=4, shuffle=True, num_workers=workers)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import light  # type: ignore[import-not-found]  # beside the script
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -175,4 +176,6 @@ SHAPES: dict[str, Callable[[], None]] = {
 }  # fmt: skip
 
 if __name__ == "__main__":
+    if sys.argv[1] != "compiled":
+        light.without_compiler()
     SHAPES[sys.argv[1]]()

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import light  # type: ignore[import-not-found]  # beside the script
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -26,6 +27,7 @@ class Points(Dataset[tuple[torch.Tensor, int]]):
 
 
 def main() -> None:
+    light.without_compiler()
     what = sys.argv[1]
     torch.manual_seed(0)
     epochs = int(sys.argv[2]) if len(sys.argv) > 2 else 2
