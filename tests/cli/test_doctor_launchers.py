@@ -32,6 +32,12 @@ print("rank done", flush=True)
 """
 
 
+@pytest.fixture(autouse=True)
+def _beside_the_script(tmp_path: Path) -> None:
+    """What the scripts import, for copies of them."""
+    (tmp_path / "light.py").write_text((SCRIPTS / "light.py").read_text())
+
+
 def test_a_bare_script_is_started_with_python(tmp_path: Path) -> None:
     done = doctor(tmp_path, str(SCRIPTS / "plain.py"), "plain")
     assert done.code == 0, done.stderr
