@@ -8,9 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import torch
 
 from stoker.errors import (
     CorruptError,
@@ -21,16 +19,27 @@ from stoker.errors import (
     UsageError,
     VanishedError,
 )
-from stoker.loader.source.blocks import Bytes, Ints, SizedBlocks
-from stoker.loader.source.interface import Batch, Field, Lease, Pick, Ragged, Skipped, Source
+from stoker.loader.source.blocks import Ints, SizedBlocks
+from stoker.loader.source.interface import Batch, Lease, Pick, Ragged, Skipped, Source
 from stoker.loader.source.paths import fingerprint
-from stoker.loader.source.runs import Memory, texts
+from stoker.loader.source.row_group import (
+    ALIGN,
+    Lists,
+    Loaded,
+    Stack,
+    decoded,
+    field_of,
+    offset_bytes,
+    pack,
+    plain,
+    runs_of,
+    single,
+)
+from stoker.loader.source.runs import texts
 
 _FILES_OPEN = 16
 """Files that each thread keeps open."""
-_ALIGN = 64
 _BYTE = np.dtype(np.uint8)
-_NONE = np.empty(0, np.uint8)
 _TEXT_BYTES = 32
 """What a string is taken to need, where a file does not say."""
 
@@ -46,175 +55,6 @@ class _Group:
     rows: int
     decoded_bytes: int
     stored_bytes: int
-
-
-def field_of(column: pa.Field) -> Field:
-    """How a column arrives; a type that no tensor can hold is refused by name."""
-    kind, ragged, shape = column.type, False, []
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return Field(column.name, np.dtype("U"), text=True)
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return Field(column.name, np.dtype("S"), text=True)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        ragged, kind = True, kind.value_type
-    while pa.types.is_fixed_size_list(kind):
-        shape.append(kind.list_size)
-        kind = kind.value_type
-    if pa.types.is_temporal(kind):
-        return Field(column.name, np.dtype(f"i{kind.bit_width // 8}"), tuple(shape), ragged)
-    if pa.types.is_boolean(kind) or (pa.types.is_primitive(kind) and not pa.types.is_null(kind)):
-        return Field(column.name, np.dtype(kind.to_pandas_dtype()), tuple(shape), ragged)
-    raise UsageError(
-        f"column {column.name} is {column.type}, which no tensor can hold; expected numbers, lists of numbers, strings "
-        "or binary. Leave it out with columns=, or rewrite it"
-    )
-
-
-def _decoded(field: Field, array: pa.Array) -> tuple[Bytes, Bytes | None]:
-    """The bytes of a column's values, and of its list offsets if rows differ in length."""
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    if not (field.ragged or field.text):
-        return _values(field, array), None
-    width = _offset_bytes(array.type)
-    offsets = _bytes(array.buffers()[1])[array.offset * width : (array.offset + len(array) + 1) * width]
-    return _bytes(array.buffers()[2]) if field.text else _values(field, array.values), offsets
-
-
-def _values(field: Field, values: pa.Array) -> Bytes:
-    """The numbers below fixed-size lists, as bytes."""
-    for _ in field.shape:
-        if values.null_count:
-            raise ValueError(f"column {field.name} has a null where a list of {field.shape[0]} is expected")
-        values = values.flatten()
-    if values.null_count:
-        if field.dtype.kind != "f":
-            raise ValueError(f"column {field.name} has a null, and {field.dtype} has no value for it")
-        values = pc.fill_null(values, float("nan"))
-    if pa.types.is_boolean(values.type):
-        bits = _bytes(values.buffers()[1])
-        return np.unpackbits(bits, count=values.offset + len(values), bitorder="little")[values.offset :]
-    size = field.dtype.itemsize
-    return _bytes(values.buffers()[1])[values.offset * size : (values.offset + len(values)) * size]
-
-
-def _bytes(buffer: pa.Buffer | None) -> Bytes:
-    return _NONE if buffer is None else np.frombuffer(buffer, np.uint8)
-
-
-def _offset_bytes(kind: pa.DataType) -> int:
-    return 8 if pa.types.is_large_list(kind) or pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) else 4
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A decoded row group, all of it in one buffer; the addresses of values and of list offsets, by column."""
-
-    memory: torch.Tensor
-    values: list[int]
-    offsets: list[int]
-    twins: list[int]
-    """For each column the first one with the same offsets: usually all ragged columns of a file have the same."""
-    nbytes: int
-    stored_bytes: int
-
-
-def _pack(columns: list[tuple[Bytes, Bytes | None]], stored_bytes: int, usual_bytes: int, lease: Lease) -> Loaded:
-    """Copy a block's columns into one reused buffer: Arrow can then reuse its own for the next block.
-
-    Buffers have the size of the largest block, so that any block fits into any; what is not written takes no memory.
-    """
-    twins: list[int] = []
-    for _, offsets in columns:
-        twins.append(_twin(offsets, columns, len(twins)))
-    parts = [values for values, _ in columns]
-    parts += [_NONE if offsets is None or twins[i] != i else offsets for i, (_, offsets) in enumerate(columns)]
-    starts = np.cumsum([0, *(-(-part.nbytes // _ALIGN) * _ALIGN for part in parts)]).tolist()
-    memory, _ = lease(max(usual_bytes, starts[-1]), (), _BYTE)
-    target = memory.numpy()
-    for part, start in zip(parts, starts, strict=False):
-        np.copyto(target[start : start + part.nbytes], part)
-    addresses = [memory.data_ptr() + start for start in starts]
-    offset_addresses = [addresses[len(columns) + twin] for twin in twins]
-    return Loaded(memory, addresses[: len(columns)], offset_addresses, twins, starts[-1], stored_bytes)
-
-
-def _twins_in_all(twins: Sequence[Sequence[int]], columns: int) -> tuple[int, ...]:
-    """For each column the first one that is its twin in every block; in a small block two can be alike by chance."""
-    by_column = list(zip(*twins, strict=True)) or [(index,) for index in range(columns)]
-    return tuple(by_column.index(one) for one in by_column)
-
-
-def _twin(offsets: Bytes | None, columns: list[tuple[Bytes, Bytes | None]], index: int) -> int:
-    """The first column with these offsets."""
-    for other, (_, others) in enumerate(columns[:index]):
-        if offsets is not None and others is not None and np.array_equal(offsets, others):
-            return other
-    return index
-
-
-class _Stack:
-    """The addresses of a window's blocks: arrays of columns by blocks. A block that failed has none."""
-
-    def __init__(self, values: Ints, offsets: Ints, twins: tuple[int, ...], low: int, high: int) -> None:
-        self.values = values
-        self.offsets = offsets
-        self.twins = twins
-        self.memory = Memory(low, high)
-
-    @classmethod
-    def of(cls, blocks: Sequence[Loaded | BaseException], columns: int) -> "_Stack":
-        """The blocks of one window."""
-        good = [block for block in blocks if isinstance(block, Loaded)]
-        blank = [0] * columns
-        values = [block.values if isinstance(block, Loaded) else blank for block in blocks]
-        offsets = [block.offsets if isinstance(block, Loaded) else blank for block in blocks]
-        low = min((block.memory.data_ptr() for block in good), default=0)
-        high = max((block.memory.data_ptr() + block.nbytes for block in good), default=0)
-        twins = _twins_in_all([block.twins for block in good], columns)
-        return cls(np.array(values, np.int64).T, np.array(offsets, np.int64).T, twins, low, high)
-
-    @classmethod
-    def joined(cls, stacks: Sequence["_Stack"]) -> "_Stack":
-        """The blocks of several windows as those of one."""
-        if len(stacks) == 1:
-            return stacks[0]
-        return cls(
-            np.concatenate([stack.values for stack in stacks], axis=1),
-            np.concatenate([stack.offsets for stack in stacks], axis=1),
-            _twins_in_all([stack.twins for stack in stacks], len(stacks[0].twins)),
-            min(stack.memory.low for stack in stacks if stack.memory.high),
-            max(stack.memory.high for stack in stacks),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Lists:
-    """The lists of a batch's rows in one column, and in its twins. Neighbours in memory make one run."""
-
-    first: Ints
-    """Where each run begins, in elements of its block."""
-    lengths: Ints
-    runs: Ints
-    """The row that each run begins with."""
-    offsets: torch.Tensor
-    """Where each row begins in the batch, and the end."""
-
-    @classmethod
-    def between(cls, first: Ints, last: Ints, runs: Ints) -> "_Lists":
-        """From where each row begins and ends in its block."""
-        offsets = np.zeros(len(first) + 1, np.int64)
-        np.cumsum(last - first, out=offsets[1:])
-        ends = np.append(runs[1:], len(first))
-        return cls(first[runs], offsets[ends] - offsets[runs], runs, torch.from_numpy(offsets))
-
-
-def _runs(pick: Pick) -> Ints:
-    """The rows that do not follow the row before them in memory."""
-    follows = (np.diff(pick.slot) == 0) & (np.diff(pick.inner) == 1)
-    return np.concatenate([[0], np.flatnonzero(~follows) + 1])
 
 
 class ParquetSource(Source):
@@ -251,7 +91,7 @@ class ParquetSource(Source):
             raise NoDataError(f"none of {len(paths)} files can be loaded; the first: {self.skipped[0].reason}")
         self.blocks = SizedBlocks([group.rows for group in self._groups])
         self.row_bytes = sum(group.decoded_bytes for group in self._groups) / self.blocks.rows
-        slack = 4 * _ALIGN * len(self.fields)
+        slack = 4 * ALIGN * len(self.fields)
         self._usual_bytes = max(group.decoded_bytes for group in self._groups) + slack
         ends = np.cumsum([group.rows for group in self._groups])
         files = np.array([group.file for group in self._groups])
@@ -267,7 +107,7 @@ class ParquetSource(Source):
                 int(np.prod(field.shape, dtype=np.int64)) * (1 if field.text else field.dtype.itemsize)
                 for field in self.fields
             ]
-            self._widths = [_offset_bytes(_plain(column.type)) for column in self._schema]
+            self._widths = [offset_bytes(plain(column.type)) for column in self._schema]
         elif (problem := _difference(self._schema, schema)) is not None:
             raise OtherTypeError(path, f"{problem}, as in {self._paths[0]}")
         if metadata.num_rows == 0:
@@ -312,8 +152,8 @@ class ParquetSource(Source):
         names = [field.name for field in self.fields]
         try:
             table = self._file(group.file).read_row_group(group.group, columns=names, use_threads=False)
-            arrays = [_single(table.column(name)) for name in names]
-            columns = [_decoded(field, array) for field, array in zip(self.fields, arrays, strict=True)]
+            arrays = [single(table.column(name)) for name in names]
+            columns = [decoded(field, array) for field, array in zip(self.fields, arrays, strict=True)]
         except FileNotFoundError as error:
             raise VanishedError(path, "was there when it was opened, and is not any more", group.first_row) from error
         except (OSError, pa.ArrowException, ValueError) as error:
@@ -321,7 +161,7 @@ class ParquetSource(Source):
             raise CorruptError(path, reason, group.first_row) from error
         if table.num_rows != group.rows:
             raise CorruptError(path, f"{table.num_rows} rows were decoded; expected {group.rows}", group.first_row)
-        return _pack(columns, group.stored_bytes, self._usual_bytes, lease)
+        return pack(columns, group.stored_bytes, self._usual_bytes, lease)
 
     def _file(self, number: int) -> pq.ParquetFile:
         """The thread's own handle of a file: Arrow's readers are not made for sharing."""
@@ -337,18 +177,18 @@ class ParquetSource(Source):
         files[number] = file
         return file
 
-    def stack(self, loaded: Sequence[Any]) -> _Stack:
+    def stack(self, loaded: Sequence[Any]) -> Stack:
         """Addresses of every column of a window's blocks."""
-        return _Stack.of(loaded, len(self.fields))
+        return Stack.of(loaded, len(self.fields))
 
     # ---- batches
 
     def gather(self, pick: Pick, lease: Lease) -> Batch:
         """One gather per column, from the decoded blocks of the windows."""
-        stack = _Stack.joined(pick.held)
+        stack = Stack.joined(pick.held)
         values = stack.values[:, pick.slot]
-        starts = _runs(pick)
-        lists: dict[int, _Lists] = {}
+        starts = runs_of(pick)
+        lists: dict[int, Lists] = {}
         batch: Batch = {}
         for index, field in enumerate(self.fields):
             size = self._element_bytes[index]
@@ -359,7 +199,7 @@ class ParquetSource(Source):
                 continue
             twin = stack.twins[index]
             if twin not in lists:
-                lists[twin] = _Lists.between(*self._bounds(stack, twin, pick), starts)
+                lists[twin] = Lists.between(*self._bounds(stack, twin, pick), starts)
             found = lists[twin]
             shape, dtype = ((), _BYTE) if field.text else (field.shape, field.dtype)
             tensor, raw = lease(int(found.offsets[-1]), shape, dtype)
@@ -370,14 +210,14 @@ class ParquetSource(Source):
             )
         return batch
 
-    def _bounds(self, stack: _Stack, index: int, pick: Pick) -> tuple[Ints, Ints]:
+    def _bounds(self, stack: Stack, index: int, pick: Pick) -> tuple[Ints, Ints]:
         """Where each row's list begins and ends, in elements of its block."""
         width = self._widths[index]
         return stack.memory.bounds(stack.offsets[index][pick.slot] + pick.inner * width, width)
 
     def lengths(self, pick: Pick) -> Ints:
         """The elements of each row, over all ragged fields."""
-        stack = _Stack.joined(pick.held)
+        stack = Stack.joined(pick.held)
         total = np.zeros(len(pick.rows), np.int64)
         for index, field in enumerate(self.fields):
             if field.ragged:
@@ -434,14 +274,6 @@ def _difference(expected: pa.Schema, schema: pa.Schema) -> str | None:
         if schema.field(at).type != column.type:
             return f"column {column.name} is {schema.field(at).type}; expected {column.type}"
     return None
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def _single(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _line(error: BaseException) -> str:
