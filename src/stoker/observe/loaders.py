@@ -19,7 +19,8 @@ from stoker.observe.recorder import Recorder, clock
 from stoker.observe.workers import ORDERED, ROW
 from stoker.records.observed import ARG, Kind
 
-STATE = "_stoker_epoch"
+STATE, CALLS = "_stoker_epoch", "_stoker_orders"
+FINE_CALLS, SLOW_NS, TOGETHER = 16, 50_000, 64
 WITH_DEFAULT = 2
 """Arguments of `next(iterator, default)`, which never raises."""
 CAN_BEAR = ("lightning", "pytorch_lightning", "accelerate", "transformers")
@@ -190,7 +191,12 @@ def _let_go(iterator: Any) -> None:
 
 
 def _watch_order(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> None:
-    """What the sampler takes on the main thread, and the order it gives."""
+    """What the sampler takes on the main thread, and the order it gives.
+
+    In CPU time: a sampler only computes, and others may have the core meanwhile. Asking for that takes a microsecond
+    or more, though, so once a sampler has turned out to be quick, wall time is taken, until it is slow.
+    """
+    total = [0, 0]
     home = recorder.home
     original = kind._next_index  # noqa: SLF001
 
@@ -198,10 +204,18 @@ def _watch_order(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) ->
     def _next_index(self: Any) -> Any:
         if get_ident() != home[0]:
             return original(self)
-        start = thread_time_ns()  # of the thread: a sampler only computes, and others may have the core meanwhile
+        calls = self.__dict__.get(CALLS, 0)
+        now = thread_time_ns if calls < FINE_CALLS else clock
+        start = now()
         index = original(self)
-        ordered = (ORDERED, start, thread_time_ns(), 1)
-        recorder.batches.extend(ordered + (0,) * (ROW - len(ordered)))
+        spent = now() - start
+        self.__dict__[CALLS] = 0 if calls >= FINE_CALLS and spent > SLOW_NS else calls + 1
+        total[0] += spent
+        total[1] += 1
+        if total[1] >= TOGETHER or calls < FINE_CALLS:
+            row = (ORDERED, 0, *total)
+            recorder.batches.extend(row + (0,) * (ROW - len(row)))
+            total[:] = 0, 0
         if pace.probes is not None:
             epoch: Epoch | None = self.__dict__.get(STATE)
             pace.probes.orders(epoch.loader if epoch else recorder.iterating).recent.append(index)

@@ -283,7 +283,7 @@ class Process:
 
     def _ordering(self) -> Ordering | None:
         rows = [row for row in self._rows() if row[0] == workers.ORDERED]
-        return Ordering(sum(row[2] - row[1] for row in rows) / 1e9, len(rows)) if rows else None
+        return Ordering(sum(row[2] - row[1] for row in rows) / 1e9, sum(row[3] for row in rows)) if rows else None
 
     def _batches(self) -> tuple[WorkerBatch, ...]:
         rows = self._rows()

@@ -9,6 +9,7 @@ import os
 import resource
 import time
 from _thread import get_ident
+from array import array
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +21,7 @@ from stoker.observe.recorder import Recorder, about_process, clock
 
 ROW = 24
 """Numbers in a row of a worker's file; the first says what the row is."""
+ZEROS = array("q", bytes(8 * ROW))
 MADE, SENT, ORDERED, ALIKE = 0, 1, 2, 3
 """A batch with its accounts, the sending of one, the sampler's part, and a short batch that is like the one before."""
 ACCOUNT_NS = 4_000_000
@@ -161,7 +163,8 @@ class Bench:
         self._put((*row, max(wall - ran - queued, 0), *rest, *found))
 
     def _put(self, row: tuple[int, ...]) -> None:
-        self.recorder.batches.extend(row + (0,) * (ROW - len(row)))
+        self.recorder.batches.extend(row)
+        self.recorder.batches.extend(ZEROS[: ROW - len(row)])
 
     def forget(self) -> None:
         """In a new process the accounts are another thread's."""
