@@ -1,9 +1,12 @@
 """The five cases as programs: where they are and how to run them small and quickly."""
 
-import os
+import atexit
 import subprocess
-import sys
+import tempfile
+from functools import cache
 from pathlib import Path
+
+from planted.launch import Launcher
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -19,18 +22,22 @@ CASES = sorted(QUICK)
 TINY = "0.02"
 
 
-def run(script: Path, *arguments: str | Path, cwd: Path, timeout_s: float = 500) -> "subprocess.CompletedProcess[str]":
-    # The scripts are run as a user runs them, so with a user's warnings: only ours are errors.
-    environment = {**os.environ, "PYTHONWARNINGS": "default", "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(
-        [sys.executable, script, *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+@cache
+def launcher() -> Launcher:
+    """Starts the scripts, with torch imported already; ends with the tests."""
+    # As a user runs them, so with a user's warnings: only ours are errors.
+    started = Launcher(PYTHONWARNINGS="default", PYTHONDONTWRITEBYTECODE="1")
+    atexit.register(started.close)
+    return started
+
+
+def run(script: Path, *arguments: str | Path, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    words = [str(word) for word in arguments]
+    with tempfile.TemporaryDirectory() as folder:
+        said, errors = Path(folder, "said"), Path(folder, "errors")
+        job = {"script": str(script), "arguments": words, "cwd": str(cwd), "output": str(said), "errors": str(errors)}
+        code = launcher()(**job)["code"]
+        return subprocess.CompletedProcess([str(script), *words], code, said.read_text(), errors.read_text())
 
 
 def make_data(case: str, out: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

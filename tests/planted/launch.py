@@ -1,7 +1,8 @@
 """Run scripts one after another in forked copies of a process that has imported torch already.
 
-A job is one line of JSON on standard input (`script`, `arguments`, `tmpdir`, `output`); the answer is one line on
-standard output (`code`, and `pids`: every process that was seen in the script's session).
+A job is one line of JSON on standard input: `script`, `arguments`, the file for its `output`, and as wanted another one
+for `errors`, a working directory `cwd` and a folder `tmpdir`. The answer is one line on standard output: `code`,
+`leader`, and `pids`, every process that was seen in the script's session.
 """
 
 import atexit
@@ -9,6 +10,7 @@ import gc
 import json
 import os
 import runpy
+import subprocess
 import sys
 import tempfile
 import threading
@@ -35,11 +37,15 @@ def become(job: dict[str, Any]) -> None:
     """Turn this forked process into the script."""
     os.setsid()
     output = os.open(job["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    errors = os.open(job["errors"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC) if "errors" in job else output
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+    for source, target in ((nothing, 0), (output, 1), (errors, 2)):
         os.dup2(source, target)
-    os.environ["TMPDIR"] = tempfile.tempdir = job["tmpdir"]
+    if "tmpdir" in job:
+        os.environ["TMPDIR"] = tempfile.tempdir = job["tmpdir"]
+    os.chdir(job.get("cwd", "."))
     sys.argv = [job["script"], *job["arguments"]]
+    sys.path[0] = str(Path(job["script"]).parent)
     code = 0
     try:
         runpy.run_path(job["script"], run_name="__main__")
@@ -54,6 +60,32 @@ def become(job: dict[str, Any]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+class Launcher:
+    """Such a process, from the outside."""
+
+    def __init__(self, **environment: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__],
+            env={**os.environ, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, **job: Any) -> dict[str, Any]:
+        """Run a job to its end."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def close(self) -> None:
+        """No more jobs."""
+        self._process.communicate()
 
 
 def main() -> None:

@@ -1,41 +1,24 @@
 import ast
-import json
 import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from planted import launch, suite
+from planted.launch import Launcher
 
 SCRIPTS = [(planted, which) for planted in suite.PLANTED for which in ("slow", "healthy")]
 NAMES = [f"{planted.cause}-{which}" for planted, which in SCRIPTS]
 
 
-@dataclass
-class Launcher:
-    process: subprocess.Popen[str]
-
-    def __call__(self, **job: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(job) + "\n")
-        self.process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return answer
-
-
 @pytest.fixture(scope="module")
 def run() -> Iterator[Launcher]:
-    command = [sys.executable, launch.__file__]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield Launcher(process)
+    launcher = Launcher()
+    yield launcher
+    launcher.close()
 
 
 @pytest.fixture
