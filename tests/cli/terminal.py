@@ -81,6 +81,11 @@ class Terminal:
             assert time.monotonic() < deadline, "\n".join(self.lines())
         return self.process.wait(PATIENCE_S)
 
+    def resize(self, columns: int, rows: int) -> None:
+        """As if somebody pulled at a corner."""
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.screen.resize(rows, columns)
+
     def type(self, text: bytes) -> None:
         """As if somebody typed it."""
         os.write(self._ours, text)

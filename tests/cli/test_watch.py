@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -139,6 +140,39 @@ def test_a_loss_that_is_no_number_is_told_with_its_line(tmp_path: Path) -> None:
 def test_a_starving_loop_is_told(tmp_path: Path) -> None:
     done = piped(tmp_path, "watch", "--", *train("starving", "2"))
     assert "alarm: the loop waits for its data: waiting for data" in done.stderr
+
+
+def test_ctrl_z_gives_the_terminal_back_and_fg_goes_on(tmp_path: Path) -> None:
+    line = shlex.join(stoker("watch", "--", *train("held", "2")))
+    with Terminal(["bash", "--norc", "--noprofile", "-i"], tmp_path, columns=100, env={"PS1": "$ "}) as terminal:
+        terminal.type(f"{line}\n".encode())
+        terminal.until(lambda lines: any(row.startswith("speed ") for row in lines))
+        terminal.type(b"\x1a")
+        stopped = terminal.until(lambda lines: any("Stopped" in row for row in lines))
+        assert not any(row.startswith(("── stoker", "speed ")) for row in stopped)
+        terminal.type(b"fg\n")
+        terminal.until(lambda lines: any(row.startswith("speed ") for row in lines))
+        (tmp_path / "go").touch()
+        terminal.until(lambda lines: any(row.startswith("stoker: ended with code 0") for row in lines))
+        terminal.type(b"exit\n")
+        assert terminal.to_the_end() == 0
+
+
+def test_a_terminal_that_is_resized_gets_a_picture_that_fits(tmp_path: Path) -> None:
+    with Terminal(stoker("watch", "--", *train("held", "2")), tmp_path, columns=100, rows=30) as terminal:
+        terminal.until(lambda lines: any(row.startswith("speed ") for row in lines))
+        for columns, rows in ((60, 30), (120, 40)):
+            terminal.resize(columns, rows)
+            title = terminal.until(
+                lambda lines, columns=columns: any(  # type: ignore[misc]
+                    row.startswith("── stoker") and len(row) == columns - 1 for row in lines
+                )
+            )
+            assert sum(row.startswith("speed ") for row in title) == 1
+        (tmp_path / "go").touch()
+        assert terminal.to_the_end() == 0
+        assert not any(row.startswith(("── stoker", "speed ")) for row in terminal.lines())
+        assert "all done" in terminal.all_lines()
 
 
 def test_ctrl_c_reaches_the_script_and_the_terminal_is_given_back(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from rich.text import Text
 SAVE, RESTORE = "\x1b7", "\x1b8"
 CLEAR_LINE, CLEAR_BELOW = "\x1b[2K", "\x1b[J"
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+NEXT_LINE = "\x1b[E"
 DOWN = "\x1bD"  # unlike a line feed it keeps the column: the script may be in the middle of a line
 LEAST_ROWS = 6
 """Lines that are left to the script; a terminal too low for them gets fewer rows of ours."""
@@ -103,11 +104,10 @@ class Below:
         self._height = height
 
     def close(self) -> None:
-        """Give the rows back."""
+        """Give the rows back: all below the cursor, wherever a terminal that was resized has put them."""
         if not self._height:
             return
-        lines = _size(self._stream)[1]
-        self._ink.write(f"{SAVE}\x1b[r{RESTORE}{SAVE}\x1b[{max(lines - self._height + 1, 1)};1H{CLEAR_BELOW}{RESTORE}")
+        self._ink.write(f"{SAVE}\x1b[r{RESTORE}{SAVE}{NEXT_LINE}{CLEAR_BELOW}{RESTORE}")
         self._height = 0
 
 
