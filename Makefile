@@ -20,7 +20,7 @@ types: .venv/.installed-dev
 # Tests that measure time run after the others, alone.
 tests: .venv/.installed-dev
 	.ci/chromium
-	$(BIN)/pytest -n 4 -m "not alone and not long"
+	$(BIN)/pytest -n 3 -m "not alone and not long"
 	$(BIN)/pytest -m alone
 
 # Whole tunings of the real program, minutes each; what they are made of is in `make test`.

@@ -143,14 +143,20 @@ def test_a_second_ctrl_c_does_not_wait_for_the_grace(tuner: subprocess.Popen[str
     assert marked(mark) == set()
 
 
-def test_a_guard_in_a_thread_works(run: Run) -> None:
+def test_guards_in_two_threads_at_once_work(use_cgroup: bool, mark: str) -> None:
     endings: list[str] = []
-    threads = [threading.Thread(target=lambda: endings.append(run("pass").ending)) for _ in range(2)]
+
+    def run() -> None:
+        command, limits = [sys.executable, "-c", "pass"], Limits(1024 * MIB, seconds=60)
+        endings.append(guard.run(command, limits, environment={MARK: mark}, use_cgroup=use_cgroup).ending)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert endings == ["finished", "finished"]
+    assert marked(mark) == set()
 
 
 def test_sweeping_spares_trials_whose_tuner_lives(mark: str) -> None:
