@@ -115,7 +115,7 @@ def test_a_script_that_fails_shows_its_own_traceback_and_gives_exit_code_3(tmp_p
     done = stoker("demo", *TINY_TEXT, cwd=tmp_path)
     assert done.returncode == 3
     assert "JSONDecodeError" in done.stderr
-    assert done.stderr.strip().splitlines()[-1].startswith("stoker: the doctor of text ended with code 3")
+    assert done.stderr.strip().splitlines()[-1].startswith("stoker: train.py of text ended with code 1")
 
 
 def test_ctrl_c_ends_the_children(tmp_path: Path) -> None:

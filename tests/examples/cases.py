@@ -1,6 +1,5 @@
 """The five cases as programs: where they are and how to run them small and quickly."""
 
-import atexit
 import subprocess
 import tempfile
 from functools import cache
@@ -24,11 +23,16 @@ TINY = "0.02"
 
 @cache
 def launcher() -> Launcher:
-    """Starts the scripts, with torch imported already; ends with the tests."""
+    """Starts the scripts, with torch imported already."""
     # As a user runs them, so with a user's warnings: only ours are errors.
-    started = Launcher(PYTHONWARNINGS="default", PYTHONDONTWRITEBYTECODE="1")
-    atexit.register(started.close)
-    return started
+    return Launcher(PYTHONWARNINGS="default", PYTHONDONTWRITEBYTECODE="1")
+
+
+def stop() -> None:
+    """No process is left for the tests of others to count."""
+    if launcher.cache_info().currsize:
+        launcher().close()
+        launcher.cache_clear()
 
 
 def run(script: Path, *arguments: str | Path, cwd: Path) -> "subprocess.CompletedProcess[str]":

@@ -1,9 +1,15 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from examples.cases import TINY, make_data
+from examples.cases import TINY, make_data, stop
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_process_is_left() -> Iterator[None]:
+    yield
+    stop()
 
 
 @pytest.fixture(scope="session")
