@@ -1,4 +1,4 @@
-"""One batch out of ready windows: its rows picked, failed blocks left out, gathered and mapped."""
+"""Batches out of ready windows: their rows picked, failed blocks left out, gathered and mapped."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -37,7 +37,7 @@ class Failed:
 
 
 class Batches:
-    """Makes one batch out of ready windows; called by many threads at once."""
+    """Makes batches out of ready windows; called by many threads at once."""
 
     def __init__(
         self,
@@ -64,19 +64,19 @@ class Batches:
     def make_all(self, tickets: Sequence[Ticket], windows: list[Ready], reader: Reader | None) -> list[Made | Failed]:
         """Batches of the same windows; an error stands for one that could not be made."""
         if len(tickets) > 1 and not any(ready.failed for ready in windows):
-            # What goes wrong is found out one by one, so that it is said of the right batch.
-            with suppress(Exception):
+            # Bad data are found out one by one, so that they are said of the right batch.
+            with suppress(DataError, BadRowsError):
                 return self._make_at_once(tickets, windows)
         return [self._try(ticket, windows, reader) for ticket in tickets]
 
     def _make_at_once(self, tickets: Sequence[Ticket], windows: list[Ready]) -> list[Made | Failed]:
         """One gather for all: at memory speed, what a gather costs besides copying weighs as much as the copy."""
         pick = self._pick(tickets, windows)
-        ends = list(accumulate(ticket.stop - ticket.start for ticket in tickets))
-        batches = split(self._source.gather(pick, self._lease), np.diff(ends, prepend=0).tolist())
+        sizes = [ticket.stop - ticket.start for ticket in tickets]
+        batches = split(self._source.gather(pick, self._lease), sizes)
         found: list[Made | Failed] = []
-        for ticket, batch, end in zip(tickets, batches, ends, strict=True):
-            rows = pick.rows[end - (ticket.stop - ticket.start) : end]
+        for ticket, batch, size, end in zip(tickets, batches, sizes, accumulate(sizes), strict=True):
+            rows = pick.rows[end - size : end]
             try:
                 found.append(Made(self._finish(batch, ticket, rows), len(rows), 0, ()))
             except BaseException as error:  # noqa: BLE001  it belongs to the consumer, at its turn

@@ -112,15 +112,17 @@ class Windows:
             self._ready[key] = Ready(epoch, index)
         return self._ready[key]
 
-    def job(self, ready: Ready) -> Job | None:
-        """The next thing to do for a window, if any can be handed out now."""
+    def job(self, ready: Ready, *, room: bool = True) -> Job | None:
+        """The next thing to do for a window, if any can be handed out now; without room, no block is loaded."""
         if ready.handed == 0:
             ready.handed = 1
             return Job(lambda: self._compute(ready), lambda result: self._computed(ready, result))
         while ready.window is not None and ready.handed <= len(ready.loaded):
             slot = ready.handed - 1
-            ready.handed += 1
             key = self._key(ready, int(ready.window.blocks[slot]))
+            if key not in self._held and not room:
+                return None
+            ready.handed += 1
             if key not in self._held:
                 return self._load(ready, slot, key)
             self._keep(ready, slot, key)  # another window has it: nothing is decoded twice while it is in memory
@@ -153,7 +155,7 @@ class Windows:
         if following.handed - 1 > progress * len(following.loaded):
             return None
         per_block = self.held_bytes / max(1, len(self._held))
-        return self.job(following) if self.held_bytes + per_block <= self._budget_bytes else None
+        return self.job(following, room=self.held_bytes + per_block <= self._budget_bytes)
 
     def release(self, oldest: Ticket) -> None:
         """Let go of windows that end before the oldest unfinished batch."""

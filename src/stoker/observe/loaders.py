@@ -20,7 +20,10 @@ from stoker.observe.workers import ORDERED, ROW
 from stoker.records.observed import ARG, Kind
 
 STATE, CALLS = "_stoker_epoch", "_stoker_orders"
-FINE_CALLS, SLOW_NS, TOGETHER = 16, 50_000, 64
+FINE_CALLS, SLOW_NS = 16, 50_000
+"""Calls of a sampler that are timed by the CPU before it counts as quick, and from when on it does not any more."""
+TOGETHER = 64
+"""Calls of a quick sampler that make one row."""
 WITH_DEFAULT = 2
 """Arguments of `next(iterator, default)`, which never raises."""
 CAN_BEAR = ("lightning", "pytorch_lightning", "accelerate", "transformers")
