@@ -52,6 +52,7 @@ class Observer:
         """Begin to write down, and wait for torch."""
         recorder = self.recorder
         recorder.note("process", argv=sys.argv, **about_process())
+        recorder.pause.install(self.patches)
         recorder.ensure_running()
         if self._opened is not None:
             self._opened.start()

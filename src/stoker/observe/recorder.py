@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stoker.observe.collector import Pause
 from stoker.observe.frames import Frames
 from stoker.observe.marks import Marks
 from stoker.records.observed import ARG, Kind
@@ -56,7 +57,7 @@ class Recorder:
         self._files: dict[str, int] = {}
         self._stem = ""
         self._lock = _thread.allocate_lock()
-        self._sampling = _thread.allocate_lock()
+        self.pause = Pause()
         self._running = False
         self._stop = False
 
@@ -110,10 +111,12 @@ class Recorder:
             self._running = False
 
     def _sample(self) -> None:
-        with self._sampling:
+        with self.pause:
+            if self._stop:
+                return
             frame = sys._current_frames().get(self.home[0])  # noqa: SLF001  the documented way to see another thread
-        if frame is not None:
-            self.samples.extend((clock(), self._frames.place(frame)))
+            if frame is not None:
+                self.samples.extend((clock(), self._frames.place(frame)))
 
     # ---- files
 
@@ -173,11 +176,11 @@ class Recorder:
 
     def before_fork(self) -> None:
         """Wait until no sample is being taken: a child would inherit the lock that it takes in the interpreter."""
-        self._sampling.acquire()
+        self.pause.acquire()
 
     def after_fork_here(self) -> None:
         """Samples may be taken again."""
-        self._sampling.release()
+        self.pause.release()
 
     def after_fork(self) -> None:
         """In a forked child: nothing of the parent's is ours, and its thread is not here."""
@@ -187,14 +190,15 @@ class Recorder:
         self._frames.forget()
         self._files, self._stem = {}, ""
         self._lock = _thread.allocate_lock()
-        self._sampling = _thread.allocate_lock()
+        self.pause.after_fork()
         self._running = False
         self.beat = None
         self.note("process", **about_process())
 
     def close(self) -> None:
         """Write the last of it; the thread ends by itself."""
-        self._stop = True
+        with self.pause:  # no stack is walked from here on
+            self._stop = True
         own = {"module_calls": self.module_calls[0], "own_ns": self.own_ns}
         self.note("closing", **own, event_ns=_cost_of_an_event(), call_ns=_cost_of_a_call())
         self.flush(LAST_S)  # the thread may be writing just now, and what it has not seen yet must not be lost
