@@ -76,6 +76,29 @@ time.sleep(600)
     assert list(DIRECTORY.glob(f"*{name}*")) == []
 
 
+def test_segments_are_seen_although_others_give_more_back(run: Run, name: str) -> None:
+    others, ours = DIRECTORY / f"others{name}", DIRECTORY / f"psm_{name}"
+    others.write_bytes(b"x" * (64 * MIB))
+    code = f"""
+import os, time
+while os.path.exists({str(others)!r}):
+    time.sleep(0.01)
+file = open({str(ours)!r}, "wb")
+file.write(b"x" * (20 << 20))
+file.flush()
+time.sleep(600)
+"""
+
+    def give_back(_: Usage) -> None:
+        others.unlink(missing_ok=True)
+        if ours.exists() and ours.stat().st_size == 20 * MIB:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(code, limits=Limits(400 * MIB, seconds=120), progress=give_back)
+    assert not ours.exists()
+
+
 def test_segments_named_after_a_process_of_the_trial_are_removed(run: Run, name: str) -> None:
     code = f"import os; open(f'/dev/shm/torch_{{os.getpid()}}_{name}', 'wb').write(b'x' * 4096); os._exit(1)"
     outcome = run(code)

@@ -26,15 +26,20 @@ class Segments:
         self._device = DIRECTORY.stat().st_dev if self.is_there else -1
         self._before = {(name, inode) for name, inode, _ in self._files()}
         self._used_before = self._used_bytes()
+        self._is_used = False
         self._held: dict[int, int] = {}  # inode → bytes, held by the tree at the last scan
         self._ours: set[int] = set()  # every inode that the tree was ever seen to hold
         self._clock = clock
         self._due = 0.0
 
     def read(self, pids: Iterable[int], limit_bytes: int | None) -> int:
-        """Bytes of the tree in /dev/shm. Looks into the processes only if anybody used /dev/shm at all."""
+        """Bytes of the tree in /dev/shm. Looks into the processes only once anybody has used /dev/shm at all.
+
+        How much is in use says little: others may give back more than the tree takes.
+        """
         grown_bytes = self._used_bytes() - self._used_before
-        if grown_bytes > 0 and self._clock() >= self._due:
+        self._is_used = self._is_used or grown_bytes != 0
+        if self._is_used and self._clock() >= self._due:
             self.scan(pids)
         elif limit_bytes is not None and max(grown_bytes, self._size_bytes()) > limit_bytes:
             self.scan(pids)  # decide on nothing that may be stale

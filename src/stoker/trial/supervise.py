@@ -164,6 +164,8 @@ class Supervisor:
         stragglers = len([one for one in self.tree.look_again() if not one.is_zombie]) if excess is None else 0
         # At a limit of memory or processes every moment counts; otherwise it may save what it wants to save.
         if excess is None or excess[0] in {"time", "interrupted"}:
+            self.tree.look_again()
+            self.segments.scan(self.tree.members)  # who hears it may be gone before the next look
             ask_to_end(self.tree)
             self._wait_until_gone(self.job.grace_s)
         if self.group is not None and self.tree.look_again():
