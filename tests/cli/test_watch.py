@@ -122,8 +122,8 @@ def test_the_exit_code_is_the_scripts_own(tmp_path: Path, what: str, code: int) 
 
 def test_a_worker_that_is_killed_is_told(tmp_path: Path) -> None:
     done = piped(tmp_path, "watch", "--json", "live.json", "--", *train("kill", "2"))
+    # The script's own. Its words depend on where torch's signal handler raised; now and then Python prints none.
     assert done.returncode == 1
-    assert "Traceback" in done.stderr  # the script's own; what torch says depends on what the worker was doing
     assert re.search(r"a worker has died: .*pid \d+", done.stderr)
     live = json.loads((tmp_path / "live.json").read_text())
     assert [alarm["name"] for alarm in live["past"]] == ["worker-died"]
