@@ -94,7 +94,7 @@ def test_over_budget_a_fixed_subset_stays_and_each_epoch_asks_for_the_rest(store
     from PIL import Image
 
     Image.fromarray(rng.integers(0, 255, (700, 700, 3), np.uint8)).save(big)
-    source = opened(store, tmp_path / "cache", cache_bytes="1MiB")
+    source = opened(store, tmp_path / "cache", cache_bytes="1MiB", requests=2)  # so that it reads little ahead
     share = source.remote().cache_kept_share
     with Loader(source, 8, True) as loader:
         for _ in loader:

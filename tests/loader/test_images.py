@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import simplejpeg
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 import stoker
@@ -16,7 +18,8 @@ from loader.sources import SIDE, check, pictures, png
 from stoker import errors
 from stoker.loader.front import Loader
 from stoker.loader.source import augment
-from stoker.loader.source.decode import Decoder
+from stoker.loader.source.decode import Decoder, Strip
+from stoker.loader.source.image_reader import pieces
 from stoker.loader.source.interface import Place
 
 
@@ -33,10 +36,11 @@ def encoded(image: np.ndarray, kind: str, **how: Any) -> bytes:
 
 
 def decode(data: bytes, size: tuple[int, int], **how: Any) -> np.ndarray:
-    out = torch.empty((3, *size), dtype=torch.uint8)
-    numbers = augment.draw(Place(how.pop("seed", 0)), np.array([how.pop("row", 0)]))[0]
-    Decoder(size, how.pop("crop", None), how.pop("flip", False)).into(out, data, numbers, lambda: "x")
-    return out.permute(1, 2, 0).numpy()
+    out = torch.empty((1, 3, *size), dtype=torch.uint8)
+    numbers = augment.draw(Place(how.pop("seed", 0)), np.array([how.pop("row", 0)]))
+    decoder = Decoder(size, how.pop("crop", None), how.pop("flip", False))
+    decoder.place(out, decoder.part(data, numbers[0], lambda: "x")[None], list(numbers))
+    return out[0].permute(1, 2, 0).numpy()
 
 
 def close(one: np.ndarray, two: np.ndarray) -> bool:
@@ -105,6 +109,38 @@ def test_numbers_follow_from_seed_epoch_and_row_whatever_the_batch() -> None:
         assert (augment.draw(other, rows) != whole).mean() > 0.99
     assert 0.49 < whole.mean() < 0.51
     assert len(np.unique(whole)) > 0.999 * whole.size
+
+
+@pytest.mark.parametrize("crop", [None, "center", "random"])
+def test_images_that_are_resized_together_are_as_if_they_were_alone(crop: Any) -> None:
+    sides = [(64, 48)] * 50 + [(20, 30)] * 3 + [(64, 48), (400, 500), (64, 48), (64, 48), (24, 24), (24, 24)]
+    random = np.random.default_rng(0)
+    images = [random.integers(0, 256, (*side, 3), dtype=np.uint8) for side in sides]
+    data = [encoded(image, "png" if at % 3 else "jpeg") for at, image in enumerate(images)]
+    numbers = augment.draw(Place(3), np.arange(len(data)))
+    decoder = Decoder((24, 24), crop, flip=True)
+    out = torch.zeros((len(data), 3, 24, 24), dtype=torch.uint8)
+    strip = Strip(decoder, out)
+    lacking = {7, 51, len(data) - 2}
+    for at, body in enumerate(data):
+        if at not in lacking:
+            strip.add(at, decoder.part(body, numbers[at], str), numbers[at])
+    strip.flush()
+    for at, body in enumerate(data):
+        alone = decode(body, (24, 24), crop=crop, flip=True, seed=3, row=at)
+        expected = np.zeros_like(alone) if at in lacking else alone
+        assert np.array_equal(out[at].permute(1, 2, 0).numpy(), expected), at
+
+
+@given(st.lists(st.integers(0, 200_000), max_size=200), st.integers(1, 8))
+def test_a_batch_is_cut_into_pieces_that_keep_all_threads_busy(sizes: list[int], threads: int) -> None:
+    cuts = pieces(np.array(sizes, np.int64), threads)
+    assert cuts[0] == 0
+    assert cuts[-1] == len(sizes)
+    assert all(
+        stop - start == 1 or (stop - start <= max(1, len(sizes) // (2 * threads)) and sum(sizes[start:stop]) <= 1 << 16)
+        for start, stop in itertools.pairwise(cuts)
+    )
 
 
 def test_augmented_epochs_differ_and_repeat_on_any_number_of_threads_ranks_and_batch_sizes(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from stoker.loader.source.transfer import Counters, Transfer, Want
 _BATCHES_AHEAD = 2
 _ROUNDS_AHEAD = 4
 """Objects ahead: enough for two batches, and for four times what is under way."""
+_SHARE_USED = 4
 
 
 class Ahead:
@@ -46,7 +47,8 @@ class Ahead:
         self._ahead_bytes = 0
         self._handed: set[Want] = set()
         """Wants that somebody has, and may wait for."""
-        self._hungry = True
+        self._resume_at: int | None = 0
+        """So few objects ahead, and more are asked for again; None while nothing holds that back."""
         self._closed = False
         self._batch_rows = 0
         self._broken: Exception | None = None
@@ -85,8 +87,10 @@ class Ahead:
             self._ahead -= 1
             self._ahead_bytes -= want.nbytes
             want.nbytes = 0
-            hungry, self._hungry = self._hungry, False
-        if hungry:
+            wake = self._resume_at is not None and self._ahead <= self._resume_at
+            if wake:
+                self._resume_at = None
+        if wake:
             self._transfer.wake()
 
     def again(self, want: Want) -> Want:
@@ -127,17 +131,21 @@ class Ahead:
                 if self._broken or self._ahead >= max(
                     _BATCHES_AHEAD * self._batch_rows, _ROUNDS_AHEAD * self._limit.now
                 ):
-                    self._hungry = True
+                    self._rest()
                     return None
                 self._plan()
             nbytes = int(self._manifest.sizes[self._next[0].row])
             if self._ahead_bytes and self._ahead_bytes + nbytes > self._budget_bytes:
-                self._hungry = True
+                self._rest()
                 return None
             want = self._next.popleft()
             want.nbytes = nbytes
             self._ahead_bytes += nbytes
             return want
+
+    def _rest(self) -> None:
+        """Ask for nothing until a quarter of what is ahead was used: waking a thread costs as much as a small image."""
+        self._resume_at = self._ahead - max(1, self._ahead // _SHARE_USED)
 
     def _plan(self) -> None:
         """Look up one more batch; the lock is held."""

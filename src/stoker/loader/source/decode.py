@@ -1,24 +1,29 @@
 """One image from bytes into its place in a batch. Releases the GIL where time goes: in the decoders and the resize."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import simplejpeg
 import torch
+from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
 from stoker.errors import CorruptError, MissingExtraError, StokerError
 from stoker.loader.scratch import of_thread
-from stoker.loader.source.augment import Crop, box, is_mirrored, least, scaled
+from stoker.loader.source.augment import Box, Crop, box, is_mirrored, least, scaled
 
 PIXELS_MOST = 1 << 28
 """An image that claims more than 268 million pixels is refused before memory is taken for it."""
 SCALES_FROM = 2
 """libjpeg decodes at 1/2, 1/4 and 1/8 faster than whole; at 5/8 it is slower than decoding whole and resizing."""
 
+Pixels = NDArray[np.uint8]
+
+_STRIP_BYTES = 1 << 18
+"""Of small images that are resized together: what stays in the nearest caches of one core."""
 _JPEG = b"\xff\xd8"
 
 
@@ -30,20 +35,27 @@ class Decoder:
         self.crop = crop
         self.flip = flip
 
-    def into(self, out: torch.Tensor, data: Any, numbers: Any, name: Callable[[], str]) -> None:
-        """Decode, cut, resize and mirror one image into `out` (uint8: 3, height, width). `name` is for an error."""
+    def part(self, data: Any, numbers: Any, name: Callable[[], str]) -> Pixels:
+        """Decode and cut one image (height, width, 3); the next one overwrites it. `name` is for an error."""
         try:
             image, (top, left, height, width) = self._decode(data, numbers)
         except StokerError:
             raise
         except Exception as error:  # decoders of untrusted bytes raise whatever they like
             raise CorruptError(name(), f"cannot be decoded as an image ({error})") from error
-        part = torch.from_numpy(image)[top : top + height, left : left + width].permute(2, 0, 1)
-        if (height, width) != self.size:
-            part = interpolate(part[None], size=self.size, mode="bilinear", antialias=True)[0]
-        out.copy_(part.flip(-1) if self.flip and is_mirrored(numbers) else part)
+        return image[top : top + height, left : left + width]
 
-    def _decode(self, data: Any, numbers: Any) -> tuple[np.ndarray[Any, Any], tuple[int, int, int, int]]:
+    def place(self, out: torch.Tensor, parts: Pixels, numbers: Sequence[Any]) -> None:
+        """Resize and mirror parts of one shape (n, height, width, 3) into `out` (uint8: n, 3, height, width)."""
+        images = torch.from_numpy(parts).permute(0, 3, 1, 2)
+        if parts.shape[1:3] != self.size:
+            images = interpolate(images, size=self.size, mode="bilinear", antialias=True)
+        out.copy_(images)
+        if self.flip:
+            for at in [at for at, one in enumerate(numbers) if is_mirrored(one)]:
+                out[at].copy_(images[at].flip(-1))
+
+    def _decode(self, data: Any, numbers: Any) -> tuple[Pixels, Box]:
         if bytes(data[:2]) == _JPEG:
             try:
                 return self._jpeg(data, numbers)
@@ -52,7 +64,7 @@ class Decoder:
         image = _pillow(data)
         return image, box(image.shape[0], image.shape[1], self.size, self.crop, numbers)
 
-    def _jpeg(self, data: Any, numbers: Any) -> tuple[np.ndarray[Any, Any], tuple[int, int, int, int]]:
+    def _jpeg(self, data: Any, numbers: Any) -> tuple[Pixels, Box]:
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)
         _check(height, width)
         top, left, h, w = box(height, width, self.size, self.crop, numbers)
@@ -69,7 +81,43 @@ class Decoder:
         return image, (y, x, y_stop - y, x_stop - x)
 
 
-def _pillow(data: Any) -> np.ndarray[Any, Any]:
+class Strip:
+    """Small images that follow each other and have one shape by now: resized by one call, for the price of a few.
+
+    Images are added in their order in the batch; `flush` puts into it what is held.
+    """
+
+    def __init__(self, decoder: Decoder, out: torch.Tensor) -> None:
+        self._decoder, self._out = decoder, out
+        self._parts: Pixels | None = None
+        self._start = 0
+        self._numbers: list[Any] = []
+
+    def add(self, at: int, part: Pixels, numbers: Any) -> None:
+        """The batch's image `at`."""
+        if part.nbytes > _STRIP_BYTES // 2:  # a copy of a large one would cost more than it saves
+            self.flush()
+            self._decoder.place(self._out[at : at + 1], part[None], (numbers,))
+            return
+        parts, held = self._parts, len(self._numbers)
+        if parts is None or parts.shape[1:] != part.shape or held == len(parts) or at != self._start + held:
+            self.flush()
+            count, held = _STRIP_BYTES // part.nbytes, 0
+            room = of_thread("strip").room(_STRIP_BYTES)[: count * part.nbytes]
+            self._parts = parts = np.frombuffer(room, np.uint8).reshape(count, *part.shape)
+            self._start = at
+        parts[held] = part
+        self._numbers.append(numbers)
+
+    def flush(self) -> None:
+        """Put what is held into the batch."""
+        held, self._parts = self._parts, None
+        if held is not None:
+            numbers, self._numbers = self._numbers, []
+            self._decoder.place(self._out[self._start : self._start + len(numbers)], held[: len(numbers)], numbers)
+
+
+def _pillow(data: Any) -> Pixels:
     if find_spec("PIL") is None:
         raise MissingExtraError("pillow", "images")
     from PIL import Image
