@@ -1,6 +1,6 @@
 """The doctor side by side with torch.profiler and TraceML: overhead, accounting and forecast.
 
-    python benchmarks/doctor.py [overhead] [accounting] [forecast] [startup] [--cases DIR] [--json F]
+    python benchmarks/doctor.py [overhead] [accounting] [forecast] [startup] [--cases DIR] [--rounds N] [--json F]
 
 Overhead is measured in one process: blocks of steps with the hooks in place and without alternate in random order, so
 that drift of the machine cancels; printed are ratios of block medians with a bootstrap interval. Accounting and
@@ -256,25 +256,35 @@ def accounting(cases: Path | None, peers: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def forecast(cases: Path | None, only: list[str]) -> list[dict[str, Any]]:
-    """The epoch that a short run forecasts against epochs that were really run, one after the other."""
+def forecast(cases: Path | None, only: list[str], rounds: int) -> list[dict[str, Any]]:
+    """The epoch that a short run forecasts against epochs that were really run, in turns; errors are medians."""
     rows = []
     with tempfile.TemporaryDirectory() as work:
         for name, words, place in [*long_loops(Path(work)), *scripts(cases, Path(work))]:
             if name.startswith("plain loop,") or (only and name not in only):
                 continue
-            seen, took = doctor(words, place)
-            whole, whole_took = doctor(words, place, "--whole")
-            true_s = true_epoch_s(whole)
-            predicted = (seen.get("prediction") or {}).get("epoch_s")
-            row = {"script": name, "doctor_s": round(took, 1), "whole_s": round(whole_took, 1)}
-            row |= {"predicted_s": predicted, "true_s": true_s}
-            if predicted and true_s:
-                row["error"] = predicted / true_s - 1
-                row["inside"] = seen["prediction"]["low_s"] <= true_s <= seen["prediction"]["high_s"]
+            pairs = [forecast_once(words, place) for _ in range(rounds)]
+            row: dict[str, Any] = {"script": name}
+            row |= {key: statistics.median(pair[key] for pair in pairs) for key in ("doctor_s", "whole_s")}
+            known = [pair for pair in pairs if pair["predicted_s"] and pair["true_s"]]
+            if known:
+                errors = [pair["predicted_s"] / pair["true_s"] - 1 for pair in known]
+                row |= {key: statistics.median(pair[key] for pair in known) for key in ("predicted_s", "true_s")}
+                row |= {"error": statistics.median(errors), "least": min(errors), "most": max(errors)}
+                row["inside"] = f"{sum(pair['inside'] for pair in known)} of {len(pairs)}"
             rows.append(row)
             print(f"  {row}", file=sys.stderr, flush=True)
     return rows
+
+
+def forecast_once(words: list[str], place: Path) -> dict[str, Any]:
+    seen, took = doctor(words, place)
+    whole, whole_took = doctor(words, place, "--whole")
+    predicted, true_s = seen.get("prediction") or {}, true_epoch_s(whole)
+    inside = bool(predicted and true_s and predicted["low_s"] <= true_s <= predicted["high_s"])
+    figures = {"predicted_s": predicted.get("epoch_s"), "true_s": true_s, "inside": inside}
+    print(f"    {figures}", file=sys.stderr, flush=True)
+    return {"doctor_s": round(took, 1), "whole_s": round(whole_took, 1), **figures}
 
 
 LONG = """
@@ -374,6 +384,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=[], help="overhead, accounting, forecast, startup; all if none")
     parser.add_argument("--cases", type=Path, help="folder with the cases' data: <case>/data")
     parser.add_argument("--only", action="append", default=[], help="forecast only these scripts")
+    parser.add_argument("--rounds", type=int, default=1, help="forecasts and true runs of each script, in turns")
     parser.add_argument("--blocks", type=int, default=15)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -388,7 +399,7 @@ def main() -> None:
     if "accounting" in parts:
         found["accounting"] = accounting(args.cases, peers=True)
     if "forecast" in parts:
-        found["forecast"] = forecast(args.cases, args.only)
+        found["forecast"] = forecast(args.cases, args.only, args.rounds)
     for name, rows in found.items():
         print(f"\n{name}\n\n{table(rows)}")
     if args.json:

@@ -202,9 +202,30 @@ def test_one_line_that_starts_many_operations_on_parts_is_a_python_loop() -> Non
         sample_lines=(0,) * 90, sample_times_ns=tuple(range(90)),
     )  # fmt: skip
     assert "python-loop" in found(dataclasses.replace(run, track=track))
-    layers = dataclasses.replace(line, picks=0)
+    layers = dataclasses.replace(line, picks=0, repeats=12)
     other = dataclasses.replace(host_busy(lines=(layers,)), track=track)
     assert "python-loop" not in found(other)
+    cell = dataclasses.replace(line, picks=0, repeats=150)  # one weight again and again: a recurrent net by hand
+    assert "python-loop" in found(dataclasses.replace(host_busy(lines=(cell,)), track=track))
+
+
+def test_workers_do_not_take_the_samplers_time_off_the_main_thread() -> None:
+    made_s = 4e-4
+    alone: dict[str, Any] = {"workers": 0, "facts": loader(num_workers=0), "device_step_s": None, "loader_s": 0.013}
+    run = waiting({"fresh": slow(made_s)}, real=slow(made_s), probes=Probes(ordering=Ordering(6.6, 100)), **alone)
+    gains = {cause: one.gain_max or 0.0 for cause, one in found(run).items()}
+    assert max(gains, key=lambda cause: gains[cause]) == "sampler"
+    assert 1.1 < gains["too-few-workers"] < 1.2  # as much as making a batch takes
+    without = found(waiting({"fresh": slow(made_s)}, real=slow(made_s), **alone))
+    assert (without["too-few-workers"].gain_max or 0.0) > 4
+
+
+def test_full_cores_are_blamed_on_what_competes_for_them_first() -> None:
+    run = waiting(real=slow(6e-3), probes=Probes(benches=rates(threads=0.02, as_is=0.05)))
+    causes = [one.cause for one in order(list(found(run).values()), run)]
+    assert causes.index("thread-oversubscription") < causes.index("decode-cpu")
+    gains = {cause: one.gain_max or 0.0 for cause, one in found(run).items()}
+    assert gains["decode-cpu"] > gains["thread-oversubscription"]
 
 
 def _line() -> Any:

@@ -160,6 +160,22 @@ def test_blocks_that_stay_in_memory_are_decoded_once(tmp_path: Path) -> None:
         assert loader.stats().bytes_read == read
 
 
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.6, 0.7])
+def test_blocks_that_fill_most_of_the_budget_are_decoded_once_too(tmp_path: Path, share: float) -> None:
+    random = np.random.default_rng(0)
+    for number in range(4):
+        values = pa.FixedSizeListArray.from_arrays(pa.array(random.random(5000 * 64)), 64)
+        pq.write_table(pa.table({"x": values}), tmp_path / f"{number}.parquet", row_group_size=250)
+    source = stoker.open(tmp_path)
+    with Loader(source, 500, True, memory=int(len(source) * source.row_bytes / share)) as loader:
+        list(loader)
+        read = loader.stats().bytes_read
+        for _ in range(2):
+            list(loader)
+        assert loader.stats().window_blocks == 80
+        assert loader.stats().bytes_read == read
+
+
 def test_no_descriptor_is_left(tmp_path: Path) -> None:
     source = parquet(tmp_path, [40] * 20)
     gc.collect()

@@ -15,6 +15,8 @@ INPUT = {rule.__name__.replace("_", "-") for rule in (*data.RULES, *reading.RULE
 """Causes that make the loop wait for data: they share one gain."""
 SURE = 0.6
 """A finding that is less likely than this is not made: a coin says as much."""
+RESIDUAL, CROWDED = "decode-cpu", {"thread-oversubscription", "too-many-workers", "cpu-quota"}
+"""Cores that are full say little about the work, as long as they are full of what competes for them."""
 ALIKE = 0.6
 """Of two findings, the more specific goes first if its gain is at least this share of the other's."""
 
@@ -57,8 +59,10 @@ def order(found: Sequence[Finding], facts: Facts) -> list[Finding]:
     """Largest gain first; among about equal gains the more specific cause."""
     left, ordered = list(found), []
     while left:
-        most = max(_worth(one) for one in left)
-        near = [one for one in left if _worth(one) >= ALIKE * most]
+        causes = {one.cause for one in left}
+        free = [one for one in left if not (one.cause == RESIDUAL and causes & CROWDED)]
+        most = max(_worth(one) for one in free)
+        near = [one for one in free if _worth(one) >= ALIKE * most]
         first = min(near, key=lambda one: _rank(one, facts))
         ordered.append(first)
         left.remove(first)
@@ -93,8 +97,11 @@ def _is_input(one: Finding) -> bool:
 def _ceilings(facts: Facts) -> Ceilings:
     mean_s = facts.said.mean_step_s
     size = facts.said.samples_per_s * mean_s if facts.said.samples_per_s and mean_s else None
+    loader_s = facts.loader_s  # as measured with workers; without, what making a batch takes
+    if loader_s and not facts.workers:
+        loader_s += facts.ordering_s
     return Ceilings(
-        loader_samples_per_s=size / facts.loader_s if size and facts.loader_s else None,
+        loader_samples_per_s=size / loader_s if size and loader_s else None,
         compute_samples_per_s=size / facts.compute_s if size and facts.compute_s else None,
     )
 

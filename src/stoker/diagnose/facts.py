@@ -166,6 +166,12 @@ class Facts:
         return self.step_s / max(new_step_s, floor, 1e-9)
 
     @property
+    def main_s(self) -> float:
+        """What stays on the main thread however batches are made: the loop's own work, and the sampler's."""
+        rest_s = self.compute_s if self.compute_s is not None else self.step_s - self.wait_s
+        return min(rest_s + self.ordering_s, self.step_s)
+
+    @property
     def rest_s(self) -> float:
         """What is left of a step without its wait: the bound where no replay told."""
         return max(self.step_s - self.wait_s, 0.05 * self.step_s)
@@ -180,9 +186,8 @@ class Facts:
 
     def loader_gain(self, new_loader_s: float) -> float:
         """The speed-up if the loader needed this long for a batch."""
-        rest_s = self.compute_s if self.compute_s is not None else self.step_s - self.wait_s
         if self.workers:
-            return self.step_gain(max(new_loader_s, rest_s))
+            return self.step_gain(max(new_loader_s, self.main_s))
         return self.step_gain(new_loader_s + self.step_s - min(self.loader_s or self.wait_s, self.step_s))
 
     @property

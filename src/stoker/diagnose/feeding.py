@@ -36,8 +36,7 @@ def too_few_workers(facts: Facts) -> Finding | None:
     if facts.workers:
         gain = facts.data_gain(facts.workers / facts.cores)
     else:  # made beside the loop instead of in it; the loop takes a part of one core
-        rest_s = facts.compute_s if facts.compute_s is not None else facts.step_s - facts.wait_s
-        gain = facts.step_gain(max((facts.loader_s or facts.wait_s) / max(facts.cores - 0.5, 1.0), rest_s))
+        gain = facts.step_gain(max((facts.loader_s or facts.wait_s) / max(facts.cores - 0.5, 1.0), facts.main_s))
     measured = facts.rate_ratio("cores")
     if measured is not None and measured < SPEED_UP:
         return None

@@ -7,11 +7,13 @@ from stoker.diagnose.causes import GAIN, finding
 from stoker.diagnose.facts import Facts
 from stoker.records.diagnosis import Finding
 from stoker.records.observed import ARG, Kind, Line
+from stoker.records.probes import LineOps
 
 EACH_STEP = 0.5
 """Syncs in a step from which they count as "in every step"."""
 IN_ONE_CALL, PICKING = 48, 0.15
-"""Operations that one line starts in one call, and the share of them that picks out parts of tensors."""
+"""Operations that one line starts in one call, and the share of them that picks out parts of tensors; or how often it
+uses one and the same weight in one call: a stack of layers does neither."""
 HOST_BUSY = 0.75
 """Device busy share of a replayed step below which the host is the bound."""
 
@@ -83,14 +85,16 @@ def python_loop(facts: Facts) -> Finding | None:
     inspected = facts.probes.inspection
     if inspected is None or not inspected.lines or not facts.compute_s:
         return None
-    line = max(inspected.lines, key=lambda one: one.in_one_call)
-    if line.in_one_call < IN_ONE_CALL or line.picks < PICKING * line.ops:
+    loops = [one for one in inspected.lines if one.in_one_call >= IN_ONE_CALL and _is_loop(one)]
+    if not loops:
         return None
+    line = max(loops, key=lambda one: one.in_one_call)
     if facts.device_step_s and facts.device_step_s > HOST_BUSY * facts.compute_s:
         return None
     if (line.file, line.line) in _log_lines(facts):
         return None  # what a line makes for its log is logging's
-    saved_s = _line_s(facts, line.file, line.line)
+    body = [one for one in inspected.lines if (one.file, one.function) == (line.file, line.function)]
+    saved_s = sum(_line_s(facts, one.file, one.line) for one in body if one.in_one_call >= IN_ONE_CALL)
     forward_s = sum(facts.step_part(name) for name in ("forward", "loss", "other"))
     saved_s += facts.step_part("backward") * min(saved_s / forward_s, 1.0) if forward_s else 0.0
     gain = facts.host_gain(saved_s)
@@ -100,13 +104,17 @@ def python_loop(facts: Facts) -> Finding | None:
         "python-loop",
         ("operations in a step", float(inspected.ops), ""),
         ("from one line in one call", float(line.in_one_call), ""),
-        ("that line in a step", saved_s, "s"),
+        ("that loop in a step", saved_s, "s"),
         ("a step on cached batches", facts.compute_s, "s"),
         ("device busy in it", facts.device_step_s, "s"),
         gain=gain,
         off=facts.off("step", "compute"),
         place=f"{line.file}:{line.line} {line.function}",
     )
+
+
+def _is_loop(line: LineOps) -> bool:
+    return line.picks >= PICKING * line.ops or line.repeats >= IN_ONE_CALL
 
 
 def _line_s(facts: Facts, file: str, number: int) -> float:

@@ -38,7 +38,7 @@ class Observer:
         self.options = options
         self.patches = Patches()
         self.pace = Pace(options, self.recorder, directory)
-        self.saves = Saves(self.recorder, directory, self.patches, redirect=not options.whole)
+        self.saves = Saves(self.recorder, directory, self.patches, self.pace, redirect=not options.whole)
         self.originals = None if options.whole else Originals(directory, began_s(directory))
         self._losses = Losses(self.recorder, options.losses) if options.losses else None
         self._opened = Opened(self.recorder.note) if options.files else None
@@ -61,6 +61,7 @@ class Observer:
         )
         atexit.register(self.finish)
         self._patch_exit()
+        self.saves.watch_syncs()
         if self.originals is not None:
             self.originals.start()
         wanted: dict[str, Callable[[ModuleType], None]] = {

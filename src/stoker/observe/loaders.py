@@ -44,21 +44,42 @@ def install(torch: ModuleType, recorder: Recorder, patches: Patches, pace: Pace)
 
 
 class Loaders:
-    """Numbers loaders as they are first used, and notes how each was configured."""
+    """Numbers loaders as they are first used, and notes how each was configured.
+
+    One that is made anew for every epoch keeps its number: used at the same line, configured alike, with gradients on
+    or off as before, and no pass of its predecessor still going on.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._alike: dict[tuple[Any, ...], int] = {}
+        self._passes: dict[int, weakref.ref[Any]] = {}
         self._frames = Frames(lambda *_, **__: None)
 
-    def number(self, loader: Any) -> int:
+    def number(self, loader: Any, *, grad: bool) -> int:
         """The loader's number; facts about it are noted when it is new."""
         number = self._numbers.get(loader)
         if number is None:
-            number = self._numbers[loader] = len(self._numbers) + 1
             frame = users_frame(sys._getframe(1), self._frames)  # noqa: SLF001
-            self._recorder.note("loader", **_facts(number, loader, frame))
+            facts = _facts(loader, frame)
+            key = (grad, *facts.values())
+            number = self._alike.get(key)
+            if number is None or self._goes_on(number):
+                number = self._alike[key] = len(self._passes) + 1
+                self._recorder.note("loader", loader=number, **facts)
+            self._numbers[loader] = number
+            self._passes.setdefault(number, weakref.ref(loader))
         return number
+
+    def begun(self, number: int, iterator: Any) -> None:
+        """A pass has begun."""
+        self._passes[number] = weakref.ref(iterator)
+
+    def _goes_on(self, number: int) -> bool:
+        iterator = self._passes[number]()
+        epoch: Epoch | None = getattr(iterator, STATE, None)
+        return epoch is not None and not (epoch.ended or epoch.over)
 
 
 def _watch_iter(torch: ModuleType, known: Loaders, recorder: Recorder, patches: Patches, pace: Pace) -> None:
@@ -72,8 +93,9 @@ def _watch_iter(torch: ModuleType, known: Loaders, recorder: Recorder, patches: 
         if get_ident() != home[0]:
             return _followed(self, original(self))
         recorder.ensure_running()
-        number = known.number(self)
-        epoch = Epoch(number, length(self), False, torch.is_grad_enabled(), pace.backwards, source=self)
+        grad = torch.is_grad_enabled()
+        number = known.number(self, grad=grad)
+        epoch = Epoch(number, length(self), False, grad, pace.backwards, source=self)
         if pace.probes is not None:
             pace.probes.interrupted()
         pace.begin(epoch)
@@ -89,13 +111,14 @@ def _watch_iter(torch: ModuleType, known: Loaders, recorder: Recorder, patches: 
             put(clock())
             put(code | 1 | number << ARG)
         setattr(iterator, STATE, epoch)
+        known.begun(number, iterator)
         epoch.is_strict = functools.partial(is_strictly_zipped, weakref.ref(iterator))
         return iterator
 
     def _followed(self: Any, iterator: Any) -> Any:
         """Another thread's epoch: seen from the moment that thread turns out to be the one that trains."""
         if not pace.backwards:
-            setattr(iterator, STATE, Epoch(known.number(self), length(self), False, True, 0))
+            setattr(iterator, STATE, Epoch(known.number(self, grad=True), length(self), False, True, 0))
         return iterator
 
     patches.set(kind, "__iter__", __iter__)
@@ -309,7 +332,7 @@ def _samples(batch: Any, depth: int = 3) -> int | None:
     return None
 
 
-def _facts(number: int, loader: Any, frame: FrameType | None) -> dict[str, Any]:
+def _facts(loader: Any, frame: FrameType | None) -> dict[str, Any]:
     sampler = loader.sampler
     try:
         samples = len(loader.dataset)
@@ -318,7 +341,6 @@ def _facts(number: int, loader: Any, frame: FrameType | None) -> dict[str, Any]:
     context = loader.multiprocessing_context
     size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
     return {
-        "loader": number,
         "kind": type(loader).__name__,
         "dataset": type(loader.dataset).__name__,
         "length": length(loader),

@@ -54,6 +54,7 @@ class Epoch:
     first_ns: int = 0
     batches: int = 0
     over: bool = False
+    ended: bool = False
     ordinal: int = 0
     source: Any = None
     trained: bool = False
@@ -175,6 +176,7 @@ class Pace:
 
     def ended(self, epoch: Epoch) -> None:
         """An epoch has come to its end, by itself or not."""
+        epoch.ended = True
         self.cycles += self.trains(epoch)
 
     def end_run(self) -> None:

@@ -32,6 +32,8 @@ def padding_share(batches: list[Any]) -> float | None:
 
 DENSE = 0.8
 """Share of real elements before the end that must differ from what fills up."""
+MOST = 0.5
+"""Share of the samples that must hold something else."""
 VARIED = 0.05
 """Deviation of the samples' ends that makes them sequences of different lengths, as a share of the whole."""
 SAMPLED = 64
@@ -67,6 +69,10 @@ def _tail_share(tensor: Any) -> float | None:
     filled = (flat == fill).all(dim=2)  # positions that hold nothing but the filling value
     length = filled.shape[1]
     ends = length - filled.flip(1).long().cumprod(dim=1).sum(dim=1)
+    begun = ends > 0  # a sample of nothing but that value says nothing: it may be what it is
+    if float(begun.float().mean()) < MOST:
+        return None
+    filled, ends = filled[begun], ends[begun]
     if float(ends.float().std()) < VARIED * length:
         return None
     inside = torch.arange(length)[None, :] < ends[:, None]

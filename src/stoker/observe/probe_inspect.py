@@ -28,6 +28,7 @@ class Inspector:
         self._lines: dict[tuple[str, int, str], Counter[int]] = defaultdict(Counter)
         self._picks: Counter[tuple[str, int, str]] = Counter()
         self._used: dict[tuple[str, int, str], set[int]] = defaultdict(set)
+        self._repeats: dict[tuple[str, int, str], Counter[tuple[int, int]]] = defaultdict(Counter)
         self._calls: dict[int, FrameType] = {}  # held, so that no two calls share a number
         self._frames = Frames(lambda *_, **__: None)
         self._mode = self._make_mode()
@@ -78,11 +79,12 @@ class Inspector:
         code = frame.f_code
         key = code.co_filename, frame.f_lineno, code.co_qualname
         weights = {tensor.data_ptr() for tensor in tensors if isinstance(tensor, self._torch.nn.Parameter)}
+        call = _function_frame(frame)
+        self._calls[id(call)] = call
+        self._repeats[key].update((id(call), weight) for weight in weights)
         if weights - self._used[key]:  # a new layer is no repetition
             self._used[key] |= weights
             return
-        call = _function_frame(frame)
-        self._calls[id(call)] = call
         self._lines[key][id(call)] += 1
         self._picks[key] += name in PICKS
 
@@ -95,7 +97,12 @@ class Inspector:
 
     def _found(self) -> Inspection:
         ranked = sorted(self._lines.items(), key=lambda item: -max(item[1].values()))[:MOST_LINES]
-        lines = tuple(LineOps(*key, counts.total(), max(counts.values()), self._picks[key]) for key, counts in ranked)
+        lines = tuple(
+            LineOps(
+                *key, counts.total(), max(counts.values()), self._picks[key], max(self._repeats[key].values() or [0])
+            )
+            for key, counts in ranked
+        )
         return Inspection(
             ops=self._ops,
             flops=float(sum(self._flops.values())),

@@ -6,7 +6,7 @@ import sysconfig
 import time
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, cast
 
 from stoker.observe import probe_cold
 from stoker.observe.probe_counts import files_read
@@ -103,29 +103,58 @@ def _is_users(file: str) -> bool:
 # ---- text in, integers out ---------------------------------------------------------------------------------
 
 
-class _Follower:
-    """A profile function that times the outermost calls which take text and return integers."""
+class Follower:
+    """A profile function that times calls which turn text into integers.
+
+    The outermost that are given text; and where none of these returns integers, the innermost of the user's own in
+    which text was at hand: a data set that has the text itself and splits it in `__getitem__`.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.places: dict[str, float] = {}
         self._open: dict[FrameType, float] = {}
+        self._begun: dict[FrameType, float] = {}
+        self._fed: set[FrameType] = set()
 
     def __call__(self, frame: FrameType, event: str, result: Any) -> None:
+        """What `sys.setprofile` calls."""
         if event == "call":
+            now = time.perf_counter()
             if not self._open and _takes_text(frame):
-                self._open[frame] = time.perf_counter()
-        elif event == "return" and frame in self._open:
-            took = time.perf_counter() - self._open.pop(frame)
-            if result is not None and gives_integers(result):
-                self.seconds += took
-                code = frame.f_code
-                place = f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname}"
-                self.places[place] = self.places.get(place, 0.0) + took
+                self._open[frame] = now
+                self._fed.update(self._around(frame))
+            elif _is_users(frame.f_code.co_filename):
+                self._begun[frame] = now
+        elif event == "c_call" and _is_text(getattr(result, "__self__", None)):
+            self._fed.update(self._around(frame))
+        elif event == "return":
+            self._returned(frame, result)
+
+    def _returned(self, frame: FrameType, result: Any) -> None:
+        given, own = self._open.pop(frame, None), self._begun.pop(frame, None)
+        begun = own if given is None and frame in self._fed and not self._open else given
+        self._fed.discard(frame)
+        if begun is not None and result is not None and gives_integers(result):
+            took = time.perf_counter() - begun
+            self.seconds += took
+            code = frame.f_code
+            place = f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname}"
+            self.places[place] = self.places.get(place, 0.0) + took
+            self._fed.difference_update(self._around(frame))  # it is counted
+
+    def _around(self, frame: FrameType) -> list[FrameType]:
+        """The user's own calls that are under way, this one included."""
+        found, at = [], cast("FrameType | None", frame)
+        while at is not None:
+            if at in self._begun:
+                found.append(at)
+            at = at.f_back
+        return found
 
 
 def _followed(fetch: Callable[[], Any], samples: int, recorder: Recorder) -> Any:
-    follower = _Follower()
+    follower = Follower()
     before = sys.getprofile()
     start = clock()
     sys.setprofile(follower)
@@ -158,7 +187,8 @@ def gives_integers(value: Any, depth: int = 2) -> bool:
     """True for what a tokenizer returns: a list, array or tensor of integers, or something that holds one."""
     dtype = getattr(value, "dtype", None)
     if dtype is not None:
-        return any(word in str(dtype) for word in ("int", "long")) and getattr(value, "ndim", 0) > 0
+        name = str(dtype)  # of eight bits are pixels, not ids
+        return ("int" in name or "long" in name) and "int8" not in name and getattr(value, "ndim", 0) > 0
     if isinstance(value, (list, tuple)):
         if len(value) >= FEWEST_IDS and all(type(item) is int for item in value[:8]):
             return True

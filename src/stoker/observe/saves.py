@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from stoker.observe.originals import Originals
+from stoker.observe.pace import Pace
 from stoker.observe.patches import Patches
 from stoker.observe.recorder import Recorder
 from stoker.observe.spans import spanned
@@ -20,8 +21,10 @@ from stoker.records.observed import Kind
 class Saves:
     """The paths a script saved to, and where the bytes really are."""
 
-    def __init__(self, recorder: Recorder, directory: Path, patches: Patches, *, redirect: bool) -> None:
+    def __init__(self, recorder: Recorder, directory: Path, patches: Patches, pace: Pace, *, redirect: bool) -> None:
         self._recorder = recorder
+        self._pace = pace
+        self._saved_after = -1
         self._directory = directory
         self._patches = patches
         self._redirect = redirect
@@ -34,7 +37,26 @@ class Saves:
         """Time `torch.save`, and redirect it unless the run is whole."""
         self._torch = torch
         save = self._redirected(torch.save) if self._redirect else torch.save
-        self._patches.set(torch, "save", spanned(save, self._recorder, Kind.SAVE))
+        self._patches.set(torch, "save", spanned(self._noted(save), self._recorder, Kind.SAVE))
+
+    def watch_syncs(self) -> None:
+        """A file that is synced is a checkpoint's if one was saved since the last backward, or else a log."""
+        for name in ("fsync", "fdatasync"):
+            original = getattr(os, name)
+            kinds = {kind: spanned(original, self._recorder, kind) for kind in (Kind.SAVE, Kind.LOG)}
+
+            def sync(file: Any, kinds: dict[Kind, Any] = kinds) -> None:
+                kinds[Kind.SAVE if self._saved_after == self._pace.backwards else Kind.LOG](file)
+
+            self._patches.set(os, name, functools.wraps(original)(sync))
+
+    def _noted(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def save(*args: Any, **kwargs: Any) -> Any:
+            self._saved_after = self._pace.backwards
+            return original(*args, **kwargs)
+
+        return save
 
     def watch_safetensors(self, module: ModuleType, originals: Originals | None) -> None:
         """What writes a file without Python is timed too, and an original at its place is kept before."""
@@ -46,7 +68,7 @@ class Saves:
                 originals.losing(filename)
             return original(tensors, filename, *args, **kwargs)
 
-        self._patches.set(module, "serialize_file", spanned(serialize_file, self._recorder, Kind.SAVE))
+        self._patches.set(module, "serialize_file", spanned(self._noted(serialize_file), self._recorder, Kind.SAVE))
 
     def after_fork(self) -> None:
         """A forked child removes nothing of its parent's."""

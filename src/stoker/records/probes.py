@@ -123,6 +123,7 @@ class LineOps:
     ops: int
     in_one_call: int
     picks: int  # of these, how many pick out a part of a tensor
+    repeats: int = 0  # how often one and the same weight was used in one call
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,93 @@
+"""What experiments look at in a batch and in the making of one: padding, and text that becomes integers."""
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.observe.probe_copies import padding_share
+from stoker.observe.probe_making import Follower
+
+
+def padded(lengths: list[int], length: int) -> torch.Tensor:
+    out = torch.zeros(len(lengths), length, dtype=torch.long)
+    for row, n in zip(out, lengths, strict=True):
+        row[:n] = torch.arange(1, n + 1)
+    return out
+
+
+@given(st.lists(st.integers(1, 60), min_size=4, max_size=30), st.integers(64, 80))
+def test_padding_is_what_lies_behind_the_ends_of_samples(lengths: list[int], length: int) -> None:
+    share = padding_share([{"ids": padded(lengths, length)}])
+    if float(torch.tensor(lengths, dtype=torch.float32).std()) >= 0.05 * length:
+        assert share == pytest.approx(1 - np.mean(lengths) / length)
+    else:
+        assert share is None
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.arange(16.0)[:, None].remainder(7).expand(16, 50),  # each sample one number, some of them zero
+        torch.nn.functional.one_hot(torch.arange(16), 50),
+        torch.zeros(16, 50),
+        torch.rand(16, 50),
+    ],
+)
+def test_what_is_no_sequence_has_no_padding(batch: torch.Tensor) -> None:
+    assert padding_share([batch]) is None
+
+
+TEXT = "a few words, and then some more of them " * 20
+WORD = re.compile(r"\w+")
+IDS = {word: i for i, word in enumerate(dict.fromkeys(WORD.findall(TEXT)))}
+
+
+class Split:
+    """Has its text by itself."""
+
+    def __init__(self, fetch: Callable[[], Any]) -> None:
+        self.fetch = fetch
+
+    def __getitem__(self, _: int) -> Any:
+        return self.fetch()
+
+
+def given_text(text: str) -> list[int]:
+    return [IDS[word] for word in WORD.findall(text)]
+
+
+def only_words(text: str) -> list[str]:
+    return WORD.findall(text)
+
+
+MAKERS: dict[str, tuple[Callable[[], Any], bool]] = {
+    "a function that is given it": (lambda: given_text(TEXT), True),
+    "by its methods": (lambda: torch.tensor([IDS[word.strip(",")] for word in TEXT.split()]), True),
+    "by re": (lambda: torch.tensor([IDS[word] for word in re.findall(r"\w+", TEXT)]), True),
+    "words from elsewhere": (lambda: (torch.tensor([IDS[word] for word in only_words(TEXT)]), 1), True),
+    "pixels beside a caption": (lambda: (torch.zeros(3, 8, 8, dtype=torch.uint8), TEXT.split()), False),
+    "no text at all": (lambda: torch.arange(9), False),
+    "text that stays text": (TEXT.split, False),
+}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_text_that_becomes_integers_is_timed_once_wherever_it_happens(maker: str) -> None:
+    make, is_text = MAKERS[maker]
+    data = Split(make)
+    follower = Follower()
+    sys.setprofile(follower)
+    try:
+        for i in range(3):
+            data[i]
+    finally:
+        sys.setprofile(None)
+    assert (follower.seconds > 0) is is_text
+    assert len(follower.places) == is_text
