@@ -220,6 +220,13 @@ def test_workers_do_not_take_the_samplers_time_off_the_main_thread() -> None:
     assert (without["too-few-workers"].gain_max or 0.0) > 4
 
 
+def test_saving_counts_also_where_the_device_is_busy_otherwise() -> None:
+    busy = dataclasses.replace(parts(checkpoint=3.0), device_step_s=0.1)  # all of the forecast epoch
+    assert found(busy)["checkpoint-stall"].gain_max == pytest.approx(1.3)
+    validated = dataclasses.replace(parts(validation=3.0), device_step_s=0.1)
+    assert "validation-stall" not in found(validated)
+
+
 def test_full_cores_are_blamed_on_what_competes_for_them_first() -> None:
     run = waiting(real=slow(6e-3), probes=Probes(benches=rates(threads=0.02, as_is=0.05)))
     causes = [one.cause for one in order(list(found(run).values()), run)]

@@ -207,10 +207,12 @@ class Facts:
         saved_s *= min(self.step_s / self.wall_step_s, 1.0)
         return self.step_s / max(self.step_s - saved_s, self.device_step_s or 0.0, 1e-9)
 
-    def epoch_gain(self, saved_s: float) -> float | None:
-        """The speed-up of a full epoch if this much of it went."""
+    def epoch_gain(self, saved_s: float, *, idle: bool = False) -> float | None:
+        """The speed-up of a full epoch if this much of it went; `idle`: the device has nothing to do meanwhile."""
         whole = self.epoch_s
         device_s = (self.device_step_s or 0.0) * (self.said.steps_per_epoch or 0)  # it may be waited for anywhere
+        if whole and idle:
+            whole = max(whole, device_s + saved_s)
         return whole / max(whole - saved_s, device_s, 0.05 * whole) if whole else None
 
     @property

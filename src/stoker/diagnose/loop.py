@@ -216,7 +216,7 @@ def checkpoint_stall(facts: Facts) -> Finding | None:
     """What saving adds to a full epoch."""
     parts = facts.said.epoch_parts
     saved_s = parts.get("checkpoint", 0.0) if parts else facts.seconds("checkpoint")
-    gain = facts.epoch_gain(saved_s)
+    gain = facts.epoch_gain(saved_s, idle=True)  # a copy of what lies on the device waits until it is done
     if gain is None or gain < GAIN:
         return None
     saves = facts.named.checkpoint_s

@@ -27,7 +27,7 @@ class Scale(NamedTuple):
     epochs: int
 
 
-SCALES = {"small": Scale(120_000, 8, 512, 0.008, 3), "large": Scale(240_000, 20, 2048, 0.025, 5)}
+SCALES = {"small": Scale(120_000, 8, 512, 0.0045, 4), "large": Scale(240_000, 20, 2048, 0.025, 5)}
 
 
 def make_shards(root: Path, scale: Scale) -> list[Path]:

@@ -33,7 +33,7 @@ class Scale(NamedTuple):
     steps: int
 
 
-SCALES = {"small": Scale(12, 500, 12, 16, 2, 0.012, 3, 1000), "large": Scale(30, 1000, 24, 40, 1, 0.024, 1, 700)}
+SCALES = {"small": Scale(12, 500, 12, 16, 2, 0.005, 3, 1000), "large": Scale(30, 1000, 24, 40, 1, 0.024, 1, 700)}
 
 
 def make_files(root: Path, scale: Scale) -> list[Path]:

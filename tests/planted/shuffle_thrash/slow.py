@@ -32,7 +32,7 @@ class Scale(NamedTuple):
     steps: int
 
 
-SCALES = {"small": Scale(12, 500, 12, 16, 2, 0.012, 1, 375), "large": Scale(30, 1000, 24, 40, 1, 0.024, 1, 150)}
+SCALES = {"small": Scale(12, 500, 12, 16, 2, 0.005, 1, 375), "large": Scale(30, 1000, 24, 40, 1, 0.024, 1, 150)}
 
 
 def make_files(root: Path, scale: Scale) -> list[Path]:
