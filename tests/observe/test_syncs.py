@@ -25,7 +25,7 @@ def test_a_sync_belongs_to_the_checkpoint_before_it_or_is_a_log(tmp_path: Path) 
         torch.save({}, file)
         os.fsync(file.fileno())
         pace.backwards += 1
-        os.fdatasync(file.fileno())
+        os.fdatasync(fd=file.fileno())  # as the script may call it
     kinds = [Kind(code >> 1) for code in recorder.events[1::2] if not code & 1]
     assert kinds == [Kind.LOG, Kind.SAVE, Kind.SAVE, Kind.LOG]
     patches.restore()

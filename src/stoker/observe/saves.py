@@ -42,13 +42,16 @@ class Saves:
     def watch_syncs(self) -> None:
         """A file that is synced is a checkpoint's if one was saved since the last backward, or else a log."""
         for name in ("fsync", "fdatasync"):
-            original = getattr(os, name)
-            kinds = {kind: spanned(original, self._recorder, kind) for kind in (Kind.SAVE, Kind.LOG)}
+            self._patches.set(os, name, self._synced(getattr(os, name)))
 
-            def sync(file: Any, kinds: dict[Kind, Any] = kinds) -> None:
-                kinds[Kind.SAVE if self._saved_after == self._pace.backwards else Kind.LOG](file)
+    def _synced(self, original: Any) -> Any:
+        saving, logging = (spanned(original, self._recorder, kind) for kind in (Kind.SAVE, Kind.LOG))
 
-            self._patches.set(os, name, functools.wraps(original)(sync))
+        @functools.wraps(original)
+        def sync(*args: Any, **kwargs: Any) -> Any:
+            return (saving if self._saved_after == self._pace.backwards else logging)(*args, **kwargs)
+
+        return sync
 
     def _noted(self, original: Any) -> Any:
         @functools.wraps(original)
