@@ -1,14 +1,18 @@
 # Two commands: `make demo` does the main job on an embedded default, `make test` checks everything.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+# pip compiles on one core; some files of some packages are not meant to be compiled.
+COMPILE := $(BIN)/python -m compileall -qq -j 0
 
 .PHONY: demo test test-long lint types tests pictures clean
 
 demo: .venv/.installed
 	$(BIN)/stoker demo records
 
-test: lint types tests
+# Types are checked beside the tests: both are done in the time of one.
+test: lint
+	$(MAKE) --no-print-directory --jobs 2 types tests
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff format --check .
@@ -20,6 +24,7 @@ types: .venv/.installed-dev
 # Tests that measure time run after the others, alone.
 tests: .venv/.installed-dev
 	.ci/chromium
+	-$(COMPILE) src examples tests/planted
 	$(BIN)/pytest -n 3 -m "not alone and not long"
 	$(BIN)/pytest -m alone
 
@@ -39,11 +44,13 @@ pictures: .venv/.installed-dev
 .venv/.installed: .venv/bin/python pyproject.toml constraints.txt
 	@echo "Installing Stoker into .venv (torch is large: a few minutes the first time) ..."
 	$(PIP) --editable '.[all]'
+	-$(COMPILE) .venv src
 	@touch $@
 
 .venv/.installed-dev: .venv/bin/python pyproject.toml constraints.txt
 	@echo "Installing Stoker and its development tools into .venv (a few minutes the first time) ..."
 	$(PIP) --editable '.[dev]'
+	-$(COMPILE) .venv
 	@touch $@ .venv/.installed
 
 clean:

@@ -17,6 +17,8 @@ from typing import Self
 import pyte
 
 PATIENCE_S = 120.0
+NOTICED_S = 15.0
+"""After this, Ctrl-C was not noticed: torch frees shared memory in finalizers, and there Python drops exceptions."""
 
 
 class Terminal:
@@ -81,6 +83,16 @@ class Terminal:
             assert time.monotonic() < deadline, "\n".join(self.lines())
         return self.process.wait(PATIENCE_S)
 
+    def interrupt(self) -> int:
+        """Ctrl-C, and again if it was not noticed; the exit code."""
+        self.type(b"\x03")
+        until = time.monotonic() + NOTICED_S
+        while time.monotonic() < until:
+            if not self._read():
+                return self.process.wait(PATIENCE_S)
+        self.type(b"\x03")
+        return self.to_the_end()
+
     def resize(self, columns: int, rows: int) -> None:
         """As if somebody pulled at a corner."""
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -100,6 +112,16 @@ class Terminal:
         self.raw += data
         self._stream.feed(data)
         return bool(data)
+
+
+def interrupt(process: subprocess.Popen[bytes]) -> None:
+    """Ctrl-C of a program without a terminal, and again if it was not noticed."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(NOTICED_S)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+        process.wait(PATIENCE_S)
 
 
 def stoker(*words: str) -> list[str]:

@@ -57,7 +57,8 @@ def test_the_wheel_carries_the_cases(tmp_path: Path) -> None:
         assert {f"{case}/{name}" for name in ("make_data.py", "train.py", "README.md")} <= carried
     assert not any("__pycache__" in name for name in carried)
     (tmp_path / "empty").mkdir()
-    done = stoker("demo", *TINY_TEXT, cwd=tmp_path / "empty", PYTHONPATH=str(tmp_path / "site"))
+    installed = {"PYTHONPATH": str(tmp_path / "site"), "PYTHONDONTWRITEBYTECODE": ""}
+    done = stoker("demo", *TINY_TEXT, cwd=tmp_path / "empty", **installed)
     assert done.returncode == 0, done.stderr
     assert str(tmp_path / "site" / "stoker" / "_examples" / "text" / "README.md") in done.stdout.replace("\n", "")
 

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = """
+from scripts import LIGHT
+
+SCRIPT = (
+    LIGHT
+    + """
 import time, torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -26,6 +30,7 @@ for epoch in range(1):
         loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
+)
 
 
 def stoker(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

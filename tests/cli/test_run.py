@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = """
+from scripts import LIGHT
+
+SCRIPT = (
+    LIGHT
+    + """
 import sys, torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -28,6 +32,7 @@ for loader in loaders:
 print([(l.num_workers, l.batch_size, l.prefetch_factor) for l in loaders], out.dtype, sys.argv[1:])
 sys.exit(7)
 """
+)
 
 
 def run(tmp_path: Path, *arguments: str, script: str = SCRIPT) -> subprocess.CompletedProcess[str]:

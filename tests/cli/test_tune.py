@@ -13,7 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-WAITING = """
+from scripts import LIGHT
+
+WAITING = (
+    LIGHT
+    + """
 import time, torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -33,6 +37,7 @@ for epoch in range(3):
         optimizer.zero_grad(); loss.backward(); optimizer.step()
     torch.save(model.state_dict(), "model.pt")
 """
+)
 
 
 def command(*arguments: str) -> list[str]:
@@ -103,7 +108,9 @@ def test_without_a_word_from_the_user_the_findings_and_the_simulation_say_what_t
     assert "predicted to bring 3 %" in result["context"]["ended"] or "the budget" in result["context"]["ended"]
 
 
-CONFIGURED = """
+CONFIGURED = (
+    LIGHT
+    + """
 import json, sys, time, torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -124,6 +131,7 @@ for epoch in range(50):
         loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
+)
 
 
 @pytest.mark.long
@@ -149,7 +157,9 @@ def test_a_key_of_a_config_file_becomes_a_patch_and_one_that_spoils_the_loss_is_
     assert (tmp_path / "exp.json").read_text() == text.replace("0.2,", "0.02,")
 
 
-FLAT = """
+FLAT = (
+    LIGHT
+    + """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -166,6 +176,7 @@ for epoch in range(3):
         optimizer.zero_grad(); loss.backward(); optimizer.step()
         loss.item()
 """
+)
 
 
 @pytest.mark.long

@@ -9,7 +9,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-HARMFUL = """
+from scripts import LIGHT
+
+HARMFUL = (
+    LIGHT
+    + """
 import os, signal, sys, time, torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -45,6 +49,7 @@ for x, y in DataLoader(data, batch_size=4):
     loss = nn.functional.cross_entropy(model(x), y)
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
+)
 LIMIT = 1 << 30
 
 

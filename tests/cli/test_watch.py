@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cli.terminal import Terminal, stoker
+from cli.terminal import Terminal, interrupt, stoker
 
 SCRIPT = str(Path(__file__).parents[1] / "planted" / "accounting" / "watched.py")
 ESCAPE = re.compile(rb"\x1b")
@@ -178,8 +178,7 @@ def test_a_terminal_that_is_resized_gets_a_picture_that_fits(tmp_path: Path) -> 
 def test_ctrl_c_reaches_the_script_and_the_terminal_is_given_back(tmp_path: Path) -> None:
     with Terminal(stoker("watch", "--", *train("well", "1000")), tmp_path, columns=80) as terminal:
         terminal.until(lambda lines: any("it/s" in line for line in lines))
-        terminal.type(b"\x03")
-        assert terminal.to_the_end() == 128 + signal.SIGINT
+        assert terminal.interrupt() == 128 + signal.SIGINT
         shown = terminal.all_lines()
     assert any("KeyboardInterrupt" in line for line in shown)
     assert any(line.startswith("stoker: ended by signal 2") for line in shown)
@@ -196,8 +195,7 @@ def test_a_run_that_goes_on_is_attended_and_left_as_it_was(tmp_path: Path) -> No
             with Terminal(stoker("watch", "last"), tmp_path, columns=60) as terminal:
                 lines = terminal.until(lambda lines: any("it/s" in line for line in lines))
                 assert all(len(line) < 60 for line in lines)
-                terminal.type(b"\x03")
-                assert terminal.to_the_end() == 0
+                assert terminal.interrupt() == 0
             assert before is None
             assert training.poll() is None
             once = piped(tmp_path, "watch", "--once", "last")
@@ -205,8 +203,7 @@ def test_a_run_that_goes_on_is_attended_and_left_as_it_was(tmp_path: Path) -> No
             assert "it/s" in once.stdout
             assert "\x1b" not in once.stdout
         finally:
-            training.send_signal(signal.SIGINT)
-            training.wait(60)
+            interrupt(training)
     ended = piped(tmp_path, "watch", "last")
     assert ended.returncode == 0
     assert ended.stdout.startswith("stoker: ended by signal 2")

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from cli.terminal import interrupt
 from dashboard.made import BENCH, index, write_run, write_tuning
 from dashboard.server import Server
 from report.hostile import ATTACK
@@ -153,8 +153,7 @@ def test_a_run_appears_goes_on_and_ends_without_a_reload(browser: Browser, serve
                 shoot(page, "live-dark")
                 assert overflowing(page) == []
             finally:
-                training.send_signal(signal.SIGINT)
-                training.wait(90)
+                interrupt(training)
         expect(page.get_by_role("heading", name="Configuration and hardware")).to_be_visible(timeout=LONG_MS)
 
 

@@ -16,7 +16,7 @@ from loader.sources import KINDS, SLOW, check
 from stoker.loader.front import Loader
 from stoker.loader.source.interface import Source
 
-law = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+law = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 kinds = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in SLOW])
 file_sizes = st.lists(st.integers(1, 40), min_size=1, max_size=4)
 batch_sizes = st.integers(1, 17)

@@ -184,10 +184,10 @@ def test_ctrl_c_while_waiting_for_a_batch_ends_the_program_at_once(tmp_path: Pat
     npy(tmp_path, [200])
     child = run(
         """
-        import sys, time, stoker
+        import os, sys, time, stoker
         def slow(batch):
             time.sleep(0.5)
-            print("working", flush=True)
+            os.write(1, b"working\\n")  # in one piece: several threads do
             return batch
         for _ in stoker.Loader(stoker.open(sys.argv[1]), 2, True, map=slow): pass
         """,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import LIGHT
 from stoker.observe.pace import TRIAL_STEPS
 from stoker.records import DeviceProfile, Value, encode
 from stoker.trial import cold
@@ -14,7 +15,9 @@ from stoker.trial.journal import Entry, Journal
 from stoker.trial.limits import choose
 from stoker.trial.measure import LOSSES, Manner, Sample, measure, opened_files
 
-SCRIPT = """
+SCRIPT = (
+    LIGHT
+    + """
 import sys, time, numpy, torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -36,6 +39,7 @@ for epoch in range(1000):
         loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
+)
 
 
 def run(

@@ -1,7 +1,6 @@
 """Carries a plan out on this machine: within a budget of memory, in threads, resumed where it stopped."""
 
 import errno
-import gc
 import os
 import shutil
 from collections.abc import Callable, Iterable
@@ -175,8 +174,7 @@ class _Run:
 
 
 def _give_back() -> None:
-    """Return to the system what libraries keep for later."""
-    gc.collect()
+    """Return to the system what Arrow keeps for later."""
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()

@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import light  # type: ignore[import-not-found]  # beside the script
 import numpy as np
 import torch
 from torch import nn
@@ -20,6 +21,7 @@ def digest(model: nn.Module) -> str:
 
 
 def main() -> None:
+    light.started()
     random.seed(1)
     np.random.seed(2)  # noqa: NPY002
     torch.manual_seed(3)

@@ -90,7 +90,7 @@ class Trainer:
 
 
 def main(words: list[str] | None = None) -> None:
-    light.without_compiler()
+    light.started()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--shape", choices=["for", "zip", "stream", "check", "hand", "bad"], default="for")

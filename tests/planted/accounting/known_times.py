@@ -29,7 +29,7 @@ def own_work() -> None:
 
 
 def main() -> None:
-    light.without_compiler()
+    light.started()
     workers = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     torch.manual_seed(0)
     train = DataLoader(Points(4 * STEPS), batch_size=4, shuffle=True, num_workers=workers)

@@ -4,10 +4,12 @@ import json
 import shutil
 from pathlib import Path
 
+import light  # type: ignore[import-not-found]  # beside the script
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+light.started()
 Path("stale.txt").unlink(missing_ok=True)
 shutil.rmtree("old", ignore_errors=True)
 model = nn.Linear(4, 2)

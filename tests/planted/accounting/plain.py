@@ -176,6 +176,5 @@ SHAPES: dict[str, Callable[[], None]] = {
 }  # fmt: skip
 
 if __name__ == "__main__":
-    if sys.argv[1] != "compiled":
-        light.without_compiler()
+    light.started(compiles=sys.argv[1] == "compiled")
     SHAPES[sys.argv[1]]()

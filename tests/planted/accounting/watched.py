@@ -27,7 +27,7 @@ class Points(Dataset[tuple[torch.Tensor, int]]):
 
 
 def main() -> None:
-    light.without_compiler()
+    light.started()
     what = sys.argv[1]
     torch.manual_seed(0)
     epochs = int(sys.argv[2]) if len(sys.argv) > 2 else 2
