@@ -33,9 +33,30 @@ def stoker(*arguments: str, cwd: Path, **environment: str) -> "subprocess.Comple
     )
 
 
-def test_records_is_made_diagnosed_trained_fixed_and_compared(tmp_path: Path) -> None:
-    done = stoker("demo", "--scale", "0.25", "--tune-budget", "0", cwd=tmp_path)
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a plain `pip install` of the wheel puts on the path."""
+    place = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place / "dist")]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE_S)
+    (wheel,) = (place / "dist").glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(place / "site")
+    return place / "site"
+
+
+def test_the_wheel_carries_the_cases(installed: Path) -> None:
+    examples = installed / "stoker" / "_examples"
+    carried = {str(path.relative_to(examples)) for path in examples.rglob("*.*")}
+    for case in ABOUT:
+        assert {f"{case}/{name}" for name in ("make_data.py", "train.py", "README.md")} <= carried
+    assert not any("__pycache__" in name for name in carried)
+
+
+def test_once_installed_records_is_made_diagnosed_trained_fixed_and_compared(tmp_path: Path, installed: Path) -> None:
+    environment = {"PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": ""}
+    done = stoker("demo", "--scale", "0.25", "--tune-budget", "0", cwd=tmp_path, **environment)
     assert done.returncode == 0, done.stderr
+    assert str(installed / "stoker" / "_examples" / "records" / "README.md") in done.stdout.replace("\n", "")
     home = tmp_path / "stoker-demo" / "records"
     rates = [json.loads((home / run / "metrics.json").read_text())["samples_per_s"] for run in ("before", "after")]
     assert f"{rates[1] / rates[0]:.1f} times as fast" in done.stdout
@@ -44,23 +65,6 @@ def test_records_is_made_diagnosed_trained_fixed_and_compared(tmp_path: Path) ->
     assert sum(phase["share"] for phase in diagnosis["phases"]) == pytest.approx(1, abs=1e-3)
     assert sorted(path.name for path in home.iterdir()) == ["after", "before", "data", "doctor.json", "report.html"]
     assert sorted(path.name for path in tmp_path.iterdir()) == [".stoker", "stoker-demo"]
-
-
-def test_the_wheel_carries_the_cases(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE_S)
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-    carried = {str(path.relative_to(tmp_path / "site" / "stoker" / "_examples")) for path in
-               (tmp_path / "site" / "stoker" / "_examples").rglob("*.*")}  # fmt: skip
-    for case in ABOUT:
-        assert {f"{case}/{name}" for name in ("make_data.py", "train.py", "README.md")} <= carried
-    assert not any("__pycache__" in name for name in carried)
-    (tmp_path / "empty").mkdir()
-    installed = {"PYTHONPATH": str(tmp_path / "site"), "PYTHONDONTWRITEBYTECODE": ""}
-    done = stoker("demo", *TINY_TEXT, cwd=tmp_path / "empty", **installed)
-    assert done.returncode == 0, done.stderr
-    assert str(tmp_path / "site" / "stoker" / "_examples" / "text" / "README.md") in done.stdout.replace("\n", "")
 
 
 def test_a_checkout_prefers_its_own_cases() -> None:

@@ -51,7 +51,7 @@ def test_every_second_has_its_name(tmp_path: Path, workers: int) -> None:
 
 @pytest.mark.slow
 def test_the_scripts_own_lines_are_named(tmp_path: Path) -> None:
-    done = doctor(tmp_path, *script("known_times.py"))
+    done = doctor(tmp_path, *script("known_times.py"), options=WATCHING)
     own = [line for line in done.report["hot_lines"] if line["function"] == "own_work"]
     assert own, done.report["hot_lines"]
     assert own[0]["file"].endswith("known_times.py")
