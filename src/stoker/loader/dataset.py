@@ -3,6 +3,7 @@
 import hashlib
 import time
 from collections.abc import Iterator
+from itertools import tee
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset
@@ -64,9 +65,9 @@ class _Ordered:
     def __init__(
         self, dataset: Any, order: Order, split: Split, start: tuple[int, int], arguments: dict[str, Any]
     ) -> None:
-        self._tickets = split.tickets(*start)
+        self._tickets, ahead = tee(split.tickets(*start))
         self._next = next(self._tickets)
-        indices = _Indices(order, split.tickets(*start))
+        indices = _Indices(order, ahead)
         self._batches: Iterator[Any] = iter(DataLoader(dataset, batch_sampler=indices, **arguments))
         self.counts = _Counts()
 

@@ -34,16 +34,17 @@ class Split:
 
     def epoch(self, epoch: int, position: int) -> Iterator[Ticket]:
         """The rank's batches of one epoch, from a global position on."""
-        whole = self.batch_size * self.world_size
-        for start in range(position, self.end, whole):
-            rows = min(whole, self.rows - start)
-            if self.drop_last and rows < whole:
-                return
-            share, more = divmod(rows, self.world_size)
-            first = start + self.rank * share + min(self.rank, more)
-            stop = first + share + (self.rank < more)
-            if stop > first:
-                yield Ticket(epoch, first, stop, start + rows)
+        size, whole = self.batch_size, self.batch_size * self.world_size
+        before = self.rank * size
+        for start in range(position, self.rows - whole + 1, whole):
+            first = start + before
+            yield Ticket(epoch, first, first + size, start + whole)
+        start = position + max(0, self.rows - position) // whole * whole
+        share, more = divmod(self.rows - start, self.world_size)
+        first = start + self.rank * share + min(self.rank, more)
+        stop = first + share + (self.rank < more)
+        if stop > first and not self.drop_last:
+            yield Ticket(epoch, first, stop, self.rows)
 
     def tickets(self, epoch: int, position: int) -> Iterator[Ticket]:
         """All batches from here on, epoch after epoch, without end."""
