@@ -171,7 +171,7 @@ class ParquetSource(Source):
             path = Path(self._paths[number])
             if path.stat().st_size != self._sizes[number]:
                 raise OSError("the file has changed since it was opened")
-            file = pq.ParquetFile(path)
+            file = pq.ParquetFile(path, pre_buffer=False)  # a local disk needs no other threads to read ahead
             while len(files) >= _FILES_OPEN:
                 files.pop(next(iter(files))).close()
         files[number] = file
