@@ -109,7 +109,7 @@ class Series:
 def _moment(time_s: float, width_s: float, loop: _Stretch, machine: _Stretch) -> Moment:
     return Moment(
         time_s=time_s,
-        steps_per_s=loop.steps / width_s if loop.spent_ns else None,
+        steps_per_s=loop.steps / width_s if loop.steps or loop.spent_ns else None,
         wait_share=min(loop.wait_ns / loop.spent_ns, 1.0) if loop.spent_ns else None,
         device_busy_share=min(machine.busy / machine.busy_count, 1.0) if machine.busy_count else None,
         used_bytes=machine.used_bytes or None,
