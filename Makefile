@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
-# pip compiles on one core; some files of some packages are not meant to be compiled.
-COMPILE := $(BIN)/python -m compileall -qq -j 0
+# pip compiles on one core, and also what is hardly ever imported; some files are not meant to be compiled.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/(transformers/models|cfnlint|samtranslator|torch/testing|tests)/'
 
 .PHONY: demo test test-long lint types tests pictures clean
 

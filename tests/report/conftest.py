@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-TRAIN = """
+from scripts import LIGHT
+
+TRAIN = (
+    LIGHT
+    + """
 import time, torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -37,6 +41,7 @@ def train():
 if __name__ == "__main__":
     train()
 """
+)
 
 
 @pytest.fixture(scope="session")
