@@ -20,7 +20,7 @@ st.register_type_strategy(float, finite)
 
 @pytest.mark.parametrize("kind", ALL)
 # Large records take long to draw, and there are many of them; an observation holds nearly all others.
-@settings(max_examples=20, suppress_health_check=[HealthCheck.data_too_large])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.data_too_large])
 @given(data=st.data())
 def test_every_record_survives_json(kind: type, data: st.DataObject) -> None:
     record = data.draw(st.from_type(kind))
