@@ -24,7 +24,7 @@ types: .venv/.installed-dev
 # Tests that measure time run after the others, alone.
 tests: .venv/.installed-dev
 	.ci/chromium
-	-$(COMPILE) src examples tests/planted
+	$(COMPILE) src examples tests/planted
 	$(BIN)/pytest -n 3 --dist worksteal -m "not alone and not long"
 	$(BIN)/pytest -m alone
 
@@ -44,13 +44,13 @@ pictures: .venv/.installed-dev
 .venv/.installed: .venv/bin/python pyproject.toml constraints.txt
 	@echo "Installing Stoker into .venv (torch is large: a few minutes the first time) ..."
 	$(PIP) --editable '.[all]'
-	-$(COMPILE) .venv src
+	$(COMPILE) .venv src || true
 	@touch $@
 
 .venv/.installed-dev: .venv/bin/python pyproject.toml constraints.txt
 	@echo "Installing Stoker and its development tools into .venv (a few minutes the first time) ..."
 	$(PIP) --editable '.[dev]'
-	-$(COMPILE) .venv
+	$(COMPILE) .venv || true
 	@touch $@ .venv/.installed
 
 clean:

@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-FOLDER = Path(__file__).parent / "planted" / "accounting"
-LIGHT = f"import sys; sys.path.append({str(FOLDER)!r}); import light, torch; light.started()"
+SCRIPTS = Path(__file__).parent / "planted" / "accounting"
+LIGHT = f"import sys; sys.path.append({str(SCRIPTS)!r}); import light, torch; light.started()"
 """One line, without its end: a script goes on in the next."""

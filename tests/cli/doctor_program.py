@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SCRIPTS = Path(__file__).parents[1] / "planted" / "accounting"
+from scripts import SCRIPTS
+
 WATCHING = ("--observe-only",)
 """Experiments are cut out of a run's time, so a test of how long a part takes in all only watches."""
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.doctor_program import SCRIPTS, doctor, script
+from cli.doctor_program import doctor, script
+from scripts import SCRIPTS
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.doctor_program import SCRIPTS, doctor, script
+from cli.doctor_program import doctor, script
+from scripts import SCRIPTS
 
 ALONE = """
 import contextlib, io, json, sys

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.doctor_program import SCRIPTS, doctor, script
+from cli.doctor_program import doctor, script
+from scripts import SCRIPTS
 
 DISTRIBUTED = """
 import torch

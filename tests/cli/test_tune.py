@@ -15,9 +15,7 @@ import pytest
 
 from scripts import LIGHT
 
-WAITING = (
-    LIGHT
-    + """
+PLAIN = """
 import time, torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -37,7 +35,7 @@ for epoch in range(3):
         optimizer.zero_grad(); loss.backward(); optimizer.step()
     torch.save(model.state_dict(), "model.pt")
 """
-)
+WAITING = LIGHT + PLAIN
 
 
 def command(*arguments: str) -> list[str]:
@@ -94,7 +92,8 @@ def test_killed_and_resumed_a_knob_that_helps_is_kept_and_one_that_cannot_be_set
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_without_a_word_from_the_user_the_findings_and_the_simulation_say_what_to_try(tmp_path: Path) -> None:
-    done = tune(tmp_path, "--budget", "14m", "--steady", "2s", "--keep-results", "--json", "t.json", "train.py")
+    options = ("--budget", "14m", "--steady", "2s", "--keep-results", "--json", "t.json")
+    done = tune(tmp_path, *options, "train.py", script=PLAIN)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "t.json").read_text())
     first = result["trials"][0]
@@ -108,9 +107,7 @@ def test_without_a_word_from_the_user_the_findings_and_the_simulation_say_what_t
     assert "predicted to bring 3 %" in result["context"]["ended"] or "the budget" in result["context"]["ended"]
 
 
-CONFIGURED = (
-    LIGHT
-    + """
+CONFIGURED = """
 import json, sys, time, torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
@@ -131,7 +128,6 @@ for epoch in range(50):
         loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
-)
 
 
 @pytest.mark.long
@@ -157,9 +153,7 @@ def test_a_key_of_a_config_file_becomes_a_patch_and_one_that_spoils_the_loss_is_
     assert (tmp_path / "exp.json").read_text() == text.replace("0.2,", "0.02,")
 
 
-FLAT = (
-    LIGHT
-    + """
+FLAT = """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -176,7 +170,6 @@ for epoch in range(3):
         optimizer.zero_grad(); loss.backward(); optimizer.step()
         loss.item()
 """
-)
 
 
 @pytest.mark.long

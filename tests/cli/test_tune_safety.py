@@ -9,11 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scripts import LIGHT
-
-HARMFUL = (
-    LIGHT
-    + """
+HARMFUL = """
 import os, signal, sys, time, torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -49,7 +45,6 @@ for x, y in DataLoader(data, batch_size=4):
     loss = nn.functional.cross_entropy(model(x), y)
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
-)
 LIMIT = 1 << 30
 
 

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from cli.terminal import Terminal, interrupt, stoker
+from scripts import SCRIPTS
 
-SCRIPT = str(Path(__file__).parents[1] / "planted" / "accounting" / "watched.py")
+SCRIPT = str(SCRIPTS / "watched.py")
 ESCAPE = re.compile(rb"\x1b")
 COLOUR = re.compile(rb"\x1b\[[0-9;]*3[0-9]\b[0-9;]*m|\x1b\[[0-9;]*m")
 
@@ -35,7 +36,7 @@ def piped(cwd: Path, *words: str, env: dict[str, str] | None = None) -> subproce
     return subprocess.run(stoker(*words), cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("columns", [60, 200])
+@pytest.mark.parametrize("columns", [60, 80, 200])
 def test_on_a_terminal_the_picture_stands_below_the_scripts_own_lines(tmp_path: Path, columns: int) -> None:
     with Terminal(stoker("watch", "--", *train("held", "3")), tmp_path, columns=columns, rows=24) as terminal:
         lines = terminal.until(
@@ -196,7 +197,8 @@ def test_a_run_that_goes_on_is_attended_and_left_as_it_was(tmp_path: Path) -> No
             with Terminal(stoker("watch", "last"), tmp_path, columns=60) as terminal:
                 lines = terminal.until(lambda lines: any("it/s" in line for line in lines))
                 assert all(len(line) < 60 for line in lines)
-                assert terminal.interrupt() == 0
+                terminal.type(b"\x03")
+                assert terminal.to_the_end() == 0
             assert before is None
             assert training.poll() is None
             once = piped(tmp_path, "watch", "--once", "last")
