@@ -1,11 +1,12 @@
 """Tune against an exhaustive grid over the same knobs: how near to the grid's best, in how much of its time?
 
-    python benchmarks/tune.py [--case records ...] [--budget 4m] [--steady 3s] [--out benchmarks/out/tune]
+    python benchmarks/tune.py [--case records ...] [--budget 2m] [--steady 3s] [--out benchmarks/out/tune]
     python benchmarks/tune.py --table
 
-Each case: `stoker tune --keep-results` on the slow script as it stands; the grid, one guarded run a point, in random
-order; then what tune kept and the grid's best, in turns, because the best of many noisy runs looks better than it is.
-Everything is kept as it comes: an interrupted benchmark goes on where it stopped.
+Each case: the grid, one guarded run a point, in random order; `stoker tune --keep-results` on the slow script as it
+stands, with a fifth of the time that the grid took as its budget; then what tune kept and the grid's best, in turns,
+because the best of many noisy runs looks better than it is. Everything is kept as it comes: an interrupted benchmark
+goes on where it stopped.
 """
 
 import argparse
@@ -39,7 +40,7 @@ GRID: dict[str, tuple[Value, ...]] = {
     "persistent_workers": (False, True),
     "worker_threads": (1, 2),
 }
-PARTS = ("tune", "grid", "loadtune", "turns")
+PARTS = ("grid", "tune", "loadtune", "turns")
 PEER = ("records", "too_few_workers")
 THEIRS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory")
 ROUNDS = 4
@@ -80,7 +81,7 @@ def points(small: bool) -> list[Knobs]:
 class Bench:
     """One case, and all that was measured of it so far."""
 
-    def __init__(self, case: Case, out: Path, budget: str, steady: str, small: bool) -> None:
+    def __init__(self, case: Case, out: Path, budget: str | None, steady: str, small: bool) -> None:
         self.case = case
         self.points = points(small)
         self.home = out / case.name
@@ -95,15 +96,15 @@ class Bench:
         self.path.write_text(json.dumps(self.known, indent=1) + "\n")
 
     def run(self, parts: list[str]) -> None:
-        """Data, then the parts that were asked for: tune, grid, both side by side."""
+        """Data, then the parts that were asked for: grid, tune, both side by side."""
         self.home.mkdir(parents=True, exist_ok=True)
         if self.case.data is not None:
             subprocess.run([sys.executable, *self.case.data], check=True, capture_output=True, env=environment())
+        if "grid" in parts:
+            self.grid()
         if "tune" in parts and "tune" not in self.known:
             self.known["tune"] = self.tune()
             self.save()
-        if "grid" in parts:
-            self.grid()
         if "loadtune" in parts and "loadtune" not in self.known and self.case.name in PEER:
             self.known["loadtune"] = self.loadtune()
             self.save()
@@ -115,7 +116,8 @@ class Bench:
         began = time.monotonic()
         result = self.home / "tuned.json"
         shutil.rmtree(self.home / ".stoker", ignore_errors=True)
-        options = ["--keep-results", "--budget", self.budget, "--steady", self.steady, "--json", str(result)]
+        budget = self.budget or f"{TIME * sum(point['seconds'] for point in self.known['grid']):.0f}s"
+        options = ["--keep-results", "--budget", budget, "--steady", self.steady, "--json", str(result)]
         command = [sys.executable, "-m", "stoker", "tune", *options, "--", sys.executable, *self.case.command]
         subprocess.run(command, check=True, env=environment(), cwd=self.home)
         told = json.loads(result.read_text())
@@ -249,7 +251,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--case", action="append", choices=[*CASES, *PLANTED], help="repeatable; default: all nine")
     parser.add_argument("--part", action="append", choices=PARTS, help="repeatable; default: all, in this order")
-    parser.add_argument("--budget", default="4m")
+    parser.add_argument("--budget", help="of tune; default: a fifth of the grid's time")
     parser.add_argument("--steady", default="3s")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--small", action="store_true", help="a grid of 25 points instead of 49")

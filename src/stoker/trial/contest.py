@@ -125,6 +125,7 @@ class Contest:
         self._directory = directory
         self._journal = Journal(directory)
         self._max_ram_bytes = max_ram_bytes
+        self._took: list[float] = []
         self._against_itself: list[Round] = []
         self._draw = random.Random(0)  # noqa: S311  an order, not a secret
         self._cold: list[Path] | None = None
@@ -222,7 +223,8 @@ class Contest:
         self.references.append(sample)
         if not self.base:
             self.own_references.append(sample)
-        self.process_s = max(self.process_s, sample.outcome.seconds)
+        self._took.append(sample.outcome.seconds)
+        self.process_s = median(self._took)
         return sample
 
     def against_itself(self) -> list[Round]:

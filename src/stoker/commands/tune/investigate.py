@@ -128,14 +128,15 @@ class Investigation:
 
     def _noise_runs(self) -> int:
         """How many runs of the reference the budget allows before the first comparison; at least two."""
-        room = int(self.contest.left_s / self.contest.process_s) - 2 * EARLY
-        if room < FEWEST_NOISE_RUNS - 1:
+        room = int(self.contest.left_s / self.contest.process_s)
+        if room < FEWEST_NOISE_RUNS - 1 + 2 * EARLY:
             needed_s = self.contest.process_s * (FEWEST_NOISE_RUNS - 1 + 2 * EARLY)
             raise UsageError(
                 f"the budget is too small for one comparison: one run takes {self.contest.process_s:.0f} s, so "
                 f"{needed_s + self.contest.spent_s:.0f} s are needed; set --budget to that or more"
             )
-        return min(NOISE_RUNS, room + 1)
+        spare = room - 2 * LOOKS[0]  # one candidate can be looked at as the rule says
+        return min(NOISE_RUNS, max(FEWEST_NOISE_RUNS, spare + 1))
 
     # ---- what is next
 
@@ -150,7 +151,7 @@ class Investigation:
         if room < 2 * EARLY:
             self.found.ended = f"the budget was spent before {_knobs(waiting[0].knobs)} could be tried"
             return None
-        width = min(WIDEST, max(1, room // (2 * EARLY)))  # candidates may take longer than the reference
+        width = min(WIDEST, max(1, room // LOOKS[0] - 1))  # so many can be looked at as the rule says
         return [Candidate(i.knobs, i.hypothesis, i.cause, i.gain_max, predicted_ratio=i.predicted_ratio)
                 for i in waiting[:width]]  # fmt: skip
 
