@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Any
 
-from stoker.diagnose.facts import Facts, Production
+from stoker.diagnose.facts import Facts
+from stoker.diagnose.production import Production
 from stoker.records import (
     Attribution,
     Bench,

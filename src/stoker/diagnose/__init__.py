@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from stoker.diagnose import compute, data, feeding, loop, ranks, reading
 from stoker.diagnose.causes import CAUSES, GAIN, RANK
-from stoker.diagnose.facts import Facts, gather
+from stoker.diagnose.facts import Facts
+from stoker.diagnose.gather import gather
 from stoker.records.attributed import Attribution
 from stoker.records.diagnosis import Ceilings, Diagnosis, Finding
 from stoker.records.observed import Observation, Track

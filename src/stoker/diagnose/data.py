@@ -2,8 +2,9 @@
 
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
-from stoker.diagnose.facts import IDLE_CORES, Facts, Production
+from stoker.diagnose.facts import IDLE_CORES, Facts
 from stoker.diagnose.making import files_shared, makings, place, reading_share, same_share
+from stoker.diagnose.production import Production
 from stoker.records.diagnosis import Finding
 
 SMALL_WORK_S = 400e-6

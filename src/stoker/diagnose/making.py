@@ -2,7 +2,8 @@
 
 from itertools import pairwise
 
-from stoker.diagnose.facts import Facts, Production
+from stoker.diagnose.facts import Facts
+from stoker.diagnose.production import Production
 from stoker.records.probes import Making
 
 READ_BYTES_PER_S = 4e9

@@ -4,8 +4,9 @@ import math
 
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
-from stoker.diagnose.facts import Facts, Production, production
+from stoker.diagnose.facts import Facts
 from stoker.diagnose.making import files_shared, place, reading_share
+from stoker.diagnose.production import Production, production
 from stoker.records.diagnosis import Finding
 from stoker.records.probes import Cold
 
