@@ -23,17 +23,15 @@ class Roots:
     """For each module that was called outermost: the code of its span, and how many modules it holds."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[int, int, Any]] = {}
+        self.known: dict[int, tuple[int, int, Any]] = {}
 
-    def look(self, module: Any) -> tuple[int, int, Any]:
+    def meet(self, module: Any) -> tuple[int, int, Any]:
         """A module without parameters is a loss, or a small helper that is none of the model."""
         number = id(module)
-        found = self._known.get(number)
-        if found is None:
-            kind = Kind.FORWARD if next(module.parameters(), None) is not None else Kind.LOSS
-            gone = weakref.ref(module, lambda _: self._known.pop(number, None))
-            found = self._known[number] = (kind << 1, sum(1 for _ in module.modules()), gone)
-        return found
+        kind = Kind.FORWARD if next(module.parameters(), None) is not None else Kind.LOSS
+        gone = weakref.ref(module, lambda _: self.known.pop(number, None))
+        self.known[number] = (kind << 1, sum(1 for _ in module.modules()), gone)
+        return self.known[number]
 
 
 def watch_forward(torch: ModuleType, recorder: Recorder, patches: Patches, _: Pace) -> None:
@@ -42,7 +40,8 @@ def watch_forward(torch: ModuleType, recorder: Recorder, patches: Patches, _: Pa
     enabled = torch.is_grad_enabled
     original = torch.nn.Module.__call__
     compiling = torch.compiler.is_dynamo_compiling
-    look = Roots().look
+    roots = Roots()
+    known, meet = roots.known, roots.meet
     marks = recorder.marks
     inside = False
     # torch's own __call__ only chooses between these two; doing that here saves every inner call a Python frame.
@@ -56,7 +55,7 @@ def watch_forward(torch: ModuleType, recorder: Recorder, patches: Patches, _: Pa
             return self._call_impl(*args, **kwargs) if chosen is None else chosen(*args, **kwargs)
         if inside or get_ident() != home[0] or compiling():
             return original(self, *args, **kwargs)
-        code, size, _ = look(self)
+        code, size, _ = known.get(id(self)) or meet(self)
         calls[0] += size
         inside = True
         put(clock())
@@ -78,19 +77,24 @@ def watch_forward(torch: ModuleType, recorder: Recorder, patches: Patches, _: Pa
 
 def watch_backward(torch: ModuleType, recorder: Recorder, patches: Patches, pace: Pace) -> None:
     """Every backward; the first one says which thread trains."""
-    home = recorder.home
-    trained = [False]
+    home, put = recorder.home, recorder.put
+    begin = Kind.BACKWARD << 1
 
     def watched(original: Callable[..., Any]) -> Callable[..., Any]:
-        timed = spanned(original, recorder, Kind.BACKWARD)  # Tensor.backward ends up here too
-
         @functools.wraps(original)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            pace.backwards += 1
-            if not trained[0]:  # the thread that trains is the one to watch, if the main thread does not
-                trained[0] = True
+        def backward(*args: Any, **kwargs: Any) -> Any:  # Tensor.backward ends up here too
+            if not pace.backwards:  # the thread that trains is the one to watch, if the main thread does not
                 home[0] = get_ident()
-            return timed(*args, **kwargs)
+            pace.backwards += 1
+            if get_ident() != home[0]:
+                return original(*args, **kwargs)
+            put(clock())
+            put(begin)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                put(clock())
+                put(begin | 1)
 
         return backward
 

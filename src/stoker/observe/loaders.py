@@ -9,7 +9,7 @@ from _thread import get_ident
 from collections.abc import Callable
 from time import thread_time_ns
 from types import CodeType, FrameType, ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from stoker.observe.epochs import planned
 from stoker.observe.frames import Frames, users_frame
@@ -130,8 +130,7 @@ def _experiments(original: Any, recorder: Recorder, pace: Pace) -> Callable[[Any
     wait, none = Kind.NEXT << 1, Kind.EXHAUSTED << 1 | 1
 
     def experiment(iterator: Any, epoch: Epoch) -> tuple[Any] | None:
-        if pace.probes is None or not epoch.batches:
-            return None
+        assert pace.probes is not None
         epoch.trained = pace.backwards > epoch.backwards_before
         try:
             return pace.probes.turn(iterator, epoch, original)
@@ -157,23 +156,20 @@ def _watch_next(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> 
         epoch: Epoch | None = self.__dict__.get(STATE)
         if epoch is None or get_ident() != home[0]:
             return original(self)
+        if pace.probes is not None and epoch.batches:
+            given = experiment(self, epoch)
+            if given is not None:
+                return given[0]
         number = epoch.loader << ARG
-        given = experiment(self, epoch)
-        if given is not None:
-            return given[0]
         now = clock()
         if not epoch.first_ns:
             epoch.bearable = can_bear_an_end(sys._getframe(1))  # noqa: SLF001
-        over = pace.is_over(epoch, now)
+            pace.first(epoch, now)
+        over = epoch.over or (now >= pace.look_ns and pace.is_over(epoch, now))
         put(now)
         put(wait | number)
-        if over:
-            _let_go(self)
-            put(clock())
-            put(none | number)
-            raise StopIteration
         try:
-            batch = original(self)
+            batch = _let_go(self) if over else original(self)
         except StopIteration:
             put(clock())
             put(none | number)
@@ -186,10 +182,9 @@ def _watch_next(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> 
             raise
         put(clock())
         put(wait | 1 | number)
-        if not epoch.batches:
-            recorder.note("batch", loader=epoch.loader, samples=_samples(batch))
         epoch.batches += 1
-        pace.delivered(epoch, batch)
+        if pace.probes is not None or epoch.batches == 1:
+            _delivered(epoch, batch, recorder, pace)
         return batch
 
     patches.set(kind, "__next__", __next__)
@@ -210,10 +205,17 @@ def _watch_deaths(module: Any, recorder: Recorder, patches: Patches) -> None:
     patches.set(module, "_error_if_any_worker_fails", _error_if_any_worker_fails)
 
 
-def _let_go(iterator: Any) -> None:
-    """End the workers of an epoch that ends early, as the last batch would have done."""
+def _delivered(epoch: Epoch, batch: Any, recorder: Recorder, pace: Pace) -> None:
+    if epoch.batches == 1:
+        recorder.note("batch", loader=epoch.loader, samples=_samples(batch))
+    pace.delivered(epoch, batch)
+
+
+def _let_go(iterator: Any) -> NoReturn:
+    """End an epoch early, and its workers, as the last batch would have done."""
     if getattr(iterator, "_workers", None) and not iterator._persistent_workers:  # noqa: SLF001
         iterator._shutdown_workers()  # noqa: SLF001
+    raise StopIteration
 
 
 def _watch_order(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> None:

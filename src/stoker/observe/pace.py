@@ -31,6 +31,7 @@ NOT_TRAINING = 4
 """An epoch that has brought this many batches and no backward is validation."""
 DEAF = 20
 """A script that has caught this many requests to end is ended without asking."""
+LOOK_NS, NEVER = 5_000_000, 1 << 62
 CUT, END = "cut", "end"
 
 
@@ -69,6 +70,8 @@ class Pace:
 
     def __init__(self, options: Options, recorder: Recorder, directory: Path) -> None:
         self.whole = options.whole
+        self.look_ns = NEVER if options.whole else 0
+        """From when on it is asked again whether an epoch is over: fast steps need not ask each time."""
         self._cycle = options.cycle
         self.backwards = 0
         self.optimizer_steps = 0
@@ -100,14 +103,15 @@ class Pace:
             self.end_run()
         self.loop_ns = self.loop_ns or epoch.began_ns
 
-    def is_over(self, epoch: Epoch, now_ns: int) -> bool:
-        """True if this epoch may end before its next batch; the run itself may end here too."""
-        epoch.first_ns = epoch.first_ns or now_ns
+    def first(self, epoch: Epoch, now_ns: int) -> None:
+        """The loop asks for an epoch's first batch."""
+        epoch.first_ns = now_ns
         self.loop_ns = self.loop_ns or now_ns  # where the epoch began on another thread, nobody has said so
-        if self.whole:
-            return False
-        if epoch.over:
-            return True
+
+    def is_over(self, epoch: Epoch, now_ns: int) -> bool:
+        """True if this epoch may end before its next batch; the run itself may end here too. Ask from `look_ns` on."""
+        if self._steps is None and not self._ranks.several:  # where a count is promised, or ranks stop together, ask on
+            self.look_ns = now_ns + LOOK_NS
         wish = self._wish(epoch, now_ns)
         if self._ranks.several:
             wish = self._ranks.agree(epoch, wish)
@@ -176,8 +180,9 @@ class Pace:
 
     def ended(self, epoch: Epoch) -> None:
         """An epoch has come to its end, by itself or not."""
-        epoch.ended = True
-        self.cycles += self.trains(epoch)
+        if not epoch.ended:
+            epoch.ended = True
+            self.cycles += self.trains(epoch)
 
     def end_run(self) -> None:
         """Enough was seen: leave the script by the exception that means a normal exit."""
@@ -207,7 +212,6 @@ class Pace:
 
     def _cut(self, epoch: Epoch) -> None:
         epoch.over = True
-        self.ended(epoch)
         self._recorder.note("cut", loader=epoch.loader, batches=epoch.batches, length=epoch.length, aside=epoch.aside)
 
     def _may_end_at(self, epoch: Epoch) -> bool:

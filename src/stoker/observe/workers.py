@@ -22,6 +22,8 @@ from stoker.observe.recorder import Recorder, about_process, clock
 ROW = 24
 """Numbers in a row of a worker's file; the first says what the row is."""
 ZEROS = array("q", bytes(8 * ROW))
+LIKE = 5
+"""Numbers of a row that say something, where a batch is like the one before."""
 MADE, SENT, ORDERED, ALIKE = 0, 1, 2, 3
 """A batch with its accounts, the sending of one, the sampler's part, and a short batch that is like the one before."""
 ACCOUNT_NS = 4_000_000
@@ -109,20 +111,22 @@ class Bench:
 
     def fetch(self, original: Any) -> Any:
         """A fetch that leaves a row."""
-        home = self.recorder.home
+        home, plan, put = self.recorder.home, probe_making.PLAN, self.recorder.batches.extend
+        rest = ZEROS[: ROW - LIKE]
 
         @functools.wraps(original)
         def fetch(fetcher: Any, index: Any) -> Any:
             if get_ident() != home[0]:
                 return original(fetcher, index)
-            label = probe_making.PLAN.pop(0) if probe_making.PLAN else ""
+            label = plan.pop(0) if plan else ""
             self.collated_ns = 0
             samples = len(index) if isinstance(index, list) else 1
             if self._since_ns < ACCOUNT_NS and not label:
                 start = clock()
                 data = original(fetcher, index)
                 end = clock()
-                self._put((ALIKE, start, end, samples, self.collated_ns))
+                put((ALIKE, start, end, samples, self.collated_ns))
+                put(rest)
                 self._since_ns += end - start
                 return data
             accounts = self._accounts_of(home[0])
