@@ -177,6 +177,8 @@ class Cache:
         self.keep = keep
         self._here = np.zeros(len(manifest), np.int8)
         """What this process knows of each object: nothing, that its file has the right size, or that it is right."""
+        self._paths: dict[int, str] = {}
+        """Of objects that were looked for and not read yet: a name is a digest, which costs."""
         self._lock = threading.Lock()
         self.off: str | None = None
         self.rejected = 0
@@ -194,13 +196,15 @@ class Cache:
     def has(self, row: int) -> bool:
         """True if the object is on disk, as far as can be seen without reading it."""
         if not self._here[row]:
+            path = self.path(row)
             try:
-                size = os.stat(self.path(row)).st_size  # noqa: PTH116  once for each object of an epoch
+                size = os.stat(path).st_size  # noqa: PTH116  once for each object of an epoch
             except OSError:
                 return False
             if size != self._manifest.sizes[row] + _FOOTER.size:
                 return False
             self._here[row] = _SEEN
+            self._paths[row] = path
         return True
 
     def lacking(self, rows: Ints) -> Ints:
@@ -213,7 +217,7 @@ class Cache:
         size = int(self._manifest.sizes[row])
         view = scratch.room(size + _FOOTER.size + 1)
         try:
-            file = os.open(self.path(row), os.O_RDONLY | os.O_CLOEXEC)
+            file = os.open(self._paths.pop(row, "") or self.path(row), os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._here[row] = 0
             return None

@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,13 @@ _BATCHES_AHEAD = 2
 _ROUNDS_AHEAD = 4
 """Objects ahead: enough for two batches, and for four times what is under way."""
 _SHARE_USED = 4
+
+
+class Planned(NamedTuple):
+    """One coming batch: its rows, and by their place in it the objects that have to be asked for."""
+
+    rows: Ints
+    wants: dict[int, Want]
 
 
 class Ahead:
@@ -40,7 +48,7 @@ class Ahead:
         self._batches = batches
         self._budget_bytes = budget_bytes
         self._lock = threading.RLock()
-        self._planned: dict[Place, list[Want]] = {}
+        self._planned: dict[Place, Planned] = {}
         self._next: deque[Want] = deque()
         """Wants that have not been asked for, in order."""
         self._ahead = 0
@@ -54,21 +62,26 @@ class Ahead:
         self._broken: Exception | None = None
         self._transfer = Transfer(remote, manifest, cache, limit=limit, counters=counters, supply=self._supply)
 
-    def batch(self, place: Place, rows: Ints) -> list[Want]:
-        """The wants of a batch, row by row; those not asked for so far are asked for now."""
+    def batch(self, place: Place, rows: Ints) -> dict[int, Want]:
+        """The wants of a batch, by their place in it; those not asked for so far are asked for now.
+
+        What has no want was in the cache when it was looked for.
+        """
         with self._lock:
             while place not in self._planned and self._broken is None and not self._passed(place):
                 self._plan()
             if self._broken is not None and place not in self._planned:
                 raise self._broken
-            wants = self._planned.pop(place, None)
-        if wants is None or not np.array_equal([want.row for want in wants], rows):
-            wants = [self._want(row) for row in rows.tolist()]
-            with self._lock:
-                self._ahead += len(wants)
-        with self._lock:
-            self._handed.update(wants)
-        for want in wants:
+            planned = self._planned.pop(place, None)
+            if planned is None or not np.array_equal(planned.rows, rows):
+                self._ahead -= len(planned.rows) if planned else 0
+                planned = self._look_up(rows)
+            wants = planned.wants
+            self._handed.update(wants.values())
+            wake = self._less(len(rows) - len(wants))
+        if wake:
+            self._transfer.wake()
+        for want in wants.values():
             if not want.issued and not want.done:
                 self._transfer.hurry(want)
         if self._closed:
@@ -84,18 +97,23 @@ class Ahead:
         want.data = None
         with self._lock:
             self._handed.discard(want)
-            self._ahead -= 1
             self._ahead_bytes -= want.nbytes
             want.nbytes = 0
-            wake = self._resume_at is not None and self._ahead <= self._resume_at
-            if wake:
-                self._resume_at = None
+            wake = self._less(1)
         if wake:
             self._transfer.wake()
 
-    def again(self, want: Want) -> Want:
-        """Ask anew for an object whose file in the cache was bad."""
-        fresh = Want(want.row, 0)
+    def _less(self, count: int) -> bool:
+        """So many objects are not ahead any more; True if more are to be asked for. The lock is held."""
+        self._ahead -= count
+        if self._resume_at is None or self._ahead > self._resume_at:
+            return False
+        self._resume_at = None
+        return True
+
+    def again(self, row: int) -> Want:
+        """Ask for an object whose file in the cache was bad, or is gone."""
+        fresh = Want(row, 0)
         with self._lock:
             self._handed.add(fresh)
             self._ahead += 1
@@ -154,18 +172,24 @@ class Ahead:
         except Exception as error:  # noqa: BLE001  belongs to whoever asks for a batch
             self._broken = error
             return
-        lacking = set(self._cache.lacking(rows).tolist()) if self._cache else None
-        wants = [self._want(row, known=lacking is not None and row not in lacking) for row in rows.tolist()]
-        self._counters.add("cache_hits", len(rows) - len(lacking) if lacking is not None else 0)
-        self._counters.add("cache_misses", len(lacking or ()))
-        self._planned[place] = wants
-        self._next.extend(want for want in wants if not want.done)
-        self._ahead += len(wants)
-        self._batch_rows = max(self._batch_rows, len(wants))
+        self._planned[place] = planned = self._look_up(rows)
+        self._next.extend(want for want in planned.wants.values() if not want.done)
+        self._batch_rows = max(self._batch_rows, len(rows))
 
-    def _want(self, row: int, *, known: bool = False) -> Want:
+    def _look_up(self, rows: Ints) -> Planned:
+        """What of a batch has to be asked for; the lock is held."""
+        self._ahead += len(rows)
+        if self._cache is None:
+            return Planned(rows, {at: self._want(row) for at, row in enumerate(rows.tolist())})
+        lacking = set(self._cache.lacking(rows).tolist()) | set(rows[self._manifest.sizes[rows] == 0].tolist())
+        wants = {at: self._want(row) for at, row in enumerate(rows.tolist()) if row in lacking} if lacking else {}
+        self._counters.add("cache_hits", len(rows) - len(wants))
+        self._counters.add("cache_misses", len(wants))
+        return Planned(rows, wants)
+
+    def _want(self, row: int) -> Want:
         want = Want(row, 0)
         empty = self._manifest.empty(row)
-        if known or empty is not None:
+        if empty is not None:
             want.finish(error=empty)
         return want

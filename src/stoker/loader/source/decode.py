@@ -56,7 +56,7 @@ class Decoder:
                 out[at].copy_(images[at].flip(-1))
 
     def _decode(self, data: Any, numbers: Any) -> tuple[Pixels, Box]:
-        if bytes(data[:2]) == _JPEG:
+        if is_jpeg(data):
             try:
                 return self._jpeg(data, numbers)
             except ValueError:  # CMYK, or harmless garbage that libjpeg warns of: Pillow knows more kinds
@@ -79,6 +79,26 @@ class Decoder:
         y, y_stop = scaled(top, h, height, image.shape[0])
         x, x_stop = scaled(left, w, width, image.shape[1])
         return image, (y, x, y_stop - y, x_stop - x)
+
+
+def is_jpeg(data: Any) -> bool:
+    """True if it begins like one."""
+    return bytes(data[:2]) == _JPEG
+
+
+def shape(data: Any, name: str) -> tuple[int, int]:
+    """Height and width of an image, from its header. `name` is for an error."""
+    try:
+        if is_jpeg(data):
+            height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+        else:
+            width, height = _image(data).size
+        _check(height, width)
+    except StokerError:
+        raise
+    except Exception as error:  # decoders of untrusted bytes raise whatever they like
+        raise CorruptError(name, f"cannot be decoded as an image ({error})") from error
+    return height, width
 
 
 class Strip:
@@ -118,13 +138,17 @@ class Strip:
 
 
 def _pillow(data: Any) -> Pixels:
+    with _image(data) as image:
+        _check(image.height, image.width)
+        return np.array(image.convert("RGB"))
+
+
+def _image(data: Any) -> Any:
     if find_spec("PIL") is None:
         raise MissingExtraError("pillow", "images")
     from PIL import Image
 
-    with Image.open(io.BytesIO(data)) as image:
-        _check(image.height, image.width)
-        return np.array(image.convert("RGB"))
+    return Image.open(io.BytesIO(data))
 
 
 def _check(height: int, width: int) -> None:

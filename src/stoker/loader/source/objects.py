@@ -65,25 +65,35 @@ class RemoteObjects:
         self._ahead, self._cache = ahead, cache
 
     def batch(self, place: Place, rows: Ints) -> Take:
-        """What waits for the batch's objects."""
+        """What waits for the batch's objects, or reads them from the cache."""
         wants = self._ahead.batch(place, rows)
-        return lambda at, scratch: self._take(wants[at], scratch)
+        if not wants:
+            return lambda at, scratch: self._cached(int(rows[at]), scratch)
+
+        def take(at: int, scratch: Scratch) -> Any:
+            want = wants.get(at)
+            return self._cached(int(rows[at]), scratch) if want is None else self._take(want, scratch)
+
+        return take
 
     def _take(self, want: Want, scratch: Scratch) -> Any:
         try:
             data = want.wait()
-            while data is None:
-                assert self._cache is not None
-                data = self._cache.read(want.row, scratch)
-                if data is None:  # it was there, and is not, or is not what it should be
-                    fresh = self._ahead.again(want)
-                    try:
-                        data = fresh.wait()
-                    finally:
-                        self._ahead.used(fresh)
-            return data
+            return self._cached(want.row, scratch) if data is None else data
         finally:
             self._ahead.used(want)
+
+    def _cached(self, row: int, scratch: Scratch) -> Any:
+        assert self._cache is not None
+        while (data := self._cache.read(row, scratch)) is None:  # it was there, and is not, or is not as it should be
+            fresh = self._ahead.again(row)
+            try:
+                data = fresh.wait()
+            finally:
+                self._ahead.used(fresh)
+            if data is not None:
+                return data
+        return data
 
     def close(self) -> None:
         """End all requests."""

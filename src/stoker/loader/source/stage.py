@@ -139,7 +139,7 @@ def _copy(rows: Ints, manifest: Manifest, reads: Reads, todo_bytes: int) -> floa
     with _progress() as progress, closing(reads(batches(rows), STAGE_BYTES)) as ahead:
         bar = progress.add_task("staging", total=todo_bytes)
         for place, piece in batches(rows):
-            for want in ahead.batch(place, piece):
+            for want in ahead.batch(place, piece).values():
                 try:
                     want.wait()
                 finally:
