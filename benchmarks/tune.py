@@ -25,7 +25,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from stoker.decide import compare
 from stoker.records import Value
+from stoker.records.tuning import Interval, Round
 from stoker.trial.command import Command
 from stoker.trial.limits import choose
 from stoker.trial.measure import Manner, measure
@@ -36,14 +38,14 @@ CASES = ("records", "volumes", "events", "images", "text")
 PLANTED = ("too_few_workers", "too_many_workers", "request_latency", "worker_respawn")
 GRID: dict[str, tuple[Value, ...]] = {
     "num_workers": (0, 1, 2, 4, 8),
-    "prefetch_factor": (1, 2, 4),
+    "prefetch_factor": (1, 2, 4, 8),
     "persistent_workers": (False, True),
     "worker_threads": (1, 2),
 }
 PARTS = ("grid", "tune", "loadtune", "turns")
 PEER = ("records", "too_few_workers")
 THEIRS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory")
-ROUNDS = 4
+ROUNDS = 8
 LONGEST_S = 120.0
 NEAR, TIME, ERROR = 0.95, 0.20, 0.15
 
@@ -201,18 +203,27 @@ def row(name: str, known: dict[str, Any]) -> dict[str, Any] | None:
     grid_s = sum(point["seconds"] for point in known["grid"])
     return {
         "case": name,
-        "reached": median(one["best"] / one["tuned"] for one in rounds),
-        "own": median(one["best"] / one["own"] for one in rounds),
+        "reached": against_best(rounds, "tuned"),
+        "own": against_best(rounds, "own"),
         "time": known["tune"]["seconds"] / grid_s,
         "errors": known["tune"]["errors"],
         "kept": known["tune"]["knobs"],
         "tune_s": known["tune"]["seconds"],
         "grid_s": grid_s,
         "points": len(known["grid"]),
-        "peer": median(one["best"] / one["loadtune"] for one in rounds) if known.get("loadtune") else None,
+        "peer": against_best(rounds, "loadtune") if known.get("loadtune") else None,
         "peer_knobs": known["loadtune"]["knobs"] if known.get("loadtune") else None,
         "peer_time": known["loadtune"]["seconds"] / grid_s if known.get("loadtune") else None,
     }
+
+
+def against_best(rounds: list[dict[str, float]], side: str) -> Interval:
+    """The rate of one side as a share of the grid's best, with a 95 % interval."""
+    return compare([Round((one["best"],), (one[side],)) for one in rounds])
+
+
+def shown(share: Interval) -> str:
+    return f"{share.ratio:.2f} ({share.low:.2f} to {share.high:.2f})"
 
 
 def table(out: Path) -> str:
@@ -222,8 +233,8 @@ def table(out: Path) -> str:
     head = [
         "case",
         "kept",
-        "as it was ÷ grid's best",
-        "reached ÷ grid's best",
+        "as it was ÷ grid's best (95 %)",
+        "reached ÷ grid's best (95 %)",
         "time ÷ grid's time",
         "prediction error",
     ]
@@ -232,14 +243,15 @@ def table(out: Path) -> str:
         kept = ", ".join(f"{name}={value}" for name, value in one["kept"].items()) or "nothing"
         error = f"{median(one['errors']):.0%}" if one["errors"] else "none"
         spent = f"{one['time']:.0%} ({one['tune_s']:.0f} of {one['grid_s']:.0f} s, {one['points']} points)"
-        lines.append(f"| {one['case']} | {kept} | {one['own']:.2f} | {one['reached']:.2f} | {spent} | {error} |")
+        lines.append(f"| {one['case']} | {kept} | {shown(one['own'])} | {shown(one['reached'])} | {spent} | {error} |")
     for one in whole:
         if one["peer"] is not None:
             kept = ", ".join(f"{name}={value}" for name, value in one["peer_knobs"].items())
-            lines.append(f"| {one['case']}, loadtune 0.3.0 | {kept} | | {one['peer']:.2f} | {one['peer_time']:.0%} | |")
+            spent = f"{one['peer_time']:.0%}"
+            lines.append(f"| {one['case']}, loadtune 0.3.0 | {kept} | | {shown(one['peer'])} | {spent} | |")
     errors = [error for one in whole for error in one["errors"]]
     if whole:
-        near = sum(one["reached"] >= NEAR for one in whole)
+        near = sum(one["reached"].ratio >= NEAR for one in whole)
         quick = sum(one["time"] <= TIME for one in whole)
         said = f"{median(errors):.0%} (target {ERROR:.0%})" if errors else "none"
         counts = f"{near} of {len(whole)} reach {NEAR:.0%}, {quick} take at most {TIME:.0%} of the grid's time"
@@ -254,7 +266,7 @@ def main() -> None:
     parser.add_argument("--budget", help="of tune; default: a fifth of the grid's time")
     parser.add_argument("--steady", default="3s")
     parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--small", action="store_true", help="a grid of 25 points instead of 49")
+    parser.add_argument("--small", action="store_true", help="a grid of 33 points instead of 65")
     parser.add_argument("--table", action="store_true", help="only print what is there")
     options = parser.parse_args()
     out = options.out.resolve()

@@ -24,9 +24,10 @@ LOOKS = (5, 8, 12, 16)
 """After how many rounds the samples are looked at. Fewer than five pairs cannot be wrong less often than one in
 twenty (all four above one: 1/16), and every further look is another chance to be wrong."""
 
-EARLY, CLEAR = 3, 1.3
-"""An effect that clears the noise by this factor in every one of this many rounds needs no more of them: noise of 30 %
-does so once in six hundred times (simulated in tests/test_decide.py)."""
+EARLY = 3
+CLEAR = {EARLY: 1.3, 4: 1.1}
+"""An effect that clears the noise by this factor in every one of so many rounds needs no more of them: noise of 30 %
+does so once in some hundred times (simulated in tests/test_decide.py)."""
 
 MIN_GAIN = 0.03
 """A gain that is surely below this is not worth a setting (the tuner's plan stops at the same figure)."""
@@ -74,9 +75,10 @@ def judge(rounds: Sequence[Round], noise: Noise, *, last: bool, seed: int = 0) -
     `last` says that no more rounds can be had.
     """
     interval = compare(rounds, seed)
-    if len(rounds) >= EARLY and interval.low > noise.ratio_high * CLEAR:
+    clear = CLEAR.get(len(rounds), math.inf)
+    if interval.low > noise.ratio_high * clear:
         return Judgement(interval, "keep", "far above the noise in every round")
-    if len(rounds) >= EARLY and interval.high < noise.ratio_low / CLEAR:
+    if interval.high < noise.ratio_low / clear:
         return Judgement(interval, "revert", "far slower in every round")
     enough = len(rounds) >= LOOKS[0]
     if enough and (last or len(rounds) in LOOKS):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from stoker.advise.plan import Idea, Situation, ideas
 from stoker.commands.tune.request import Request
 from stoker.decide import (
+    CLEAR,
     EARLY,
     LOOKS,
     LOSS_TOLERANCE,
@@ -57,7 +58,7 @@ class Found:
 
 def judge_at_looks(rounds: Sequence[Round], reference: Sequence[Round], last: bool) -> Judgement | None:
     """What the rounds say, at the looks that were settled beforehand: looking more often would find more by chance."""
-    if last or len(rounds) in (EARLY, *LOOKS):
+    if last or len(rounds) in (*CLEAR, *LOOKS):
         return judge(rounds, measure_noise(reference), last=last)
     return None
 
