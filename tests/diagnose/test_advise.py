@@ -12,6 +12,7 @@ from stoker.advise import advise
 from stoker.diagnose.causes import CAUSES, finding
 from stoker.knobs import KNOBS
 from stoker.records import Diagnosis, LoaderWait, Meter, Observation
+from stoker.records.probes import Making
 
 
 def case(
@@ -59,6 +60,17 @@ def test_the_budget_of_workers_says_what_does_not_fit() -> None:
     rows = {row.workers: row.fits for row in advise(said, seen).worker_budget}
     assert rows[1]
     assert not rows[4]
+
+
+@pytest.mark.parametrize("cause", ["decode-cpu", "io-bandwidth", "shuffle-thrash", "read-amplification"])
+def test_images_are_to_be_packed_at_a_size_and_other_data_as_it_is(cause: str) -> None:
+    said, seen = case(cause)
+    for files, sized in ((("/d/cat/1.jpg", "/d/dog/2.JPG"), True), (("/d/1.npy", "/d/2.npy"), False)):
+        made = dataclasses.replace(seen.workers[0], makings=(Making(8, 1.0, 0, None, None, (), files),))
+        found = advise(said, dataclasses.replace(seen, workers=(made,))).findings[0].candidates
+        commands = [one.hint for one in found if one.hint.startswith("stoker pack /d ")]
+        assert bool(commands) or (cause == "decode-cpu" and not sized)
+        assert all(("--size" in command) == sized for command in commands)
 
 
 def test_a_run_gains_by_a_restart_only_early() -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import stoker
 from loader.scans import write_tiff, write_zarr
-from loader.sources import check, records
+from loader.sources import SIDE, check, picture, png, records
 from loader.texts import tokenizer, words, write
 from stoker import errors
 from stoker.loader.front import Loader
@@ -60,6 +60,15 @@ def make_text(folder: Path, sizes: list[int]) -> None:
         first += rows
 
 
+def make_images(folder: Path, sizes: list[int]) -> None:
+    first = 0
+    for number, rows in enumerate(sizes):
+        (folder / f"c{number:03}").mkdir(parents=True)
+        for i in range(first, first + rows):
+            (folder / f"c{number:03}" / f"{i:04}.png").write_bytes(png(i))
+        first += rows
+
+
 def small(**options: Any) -> Options:
     """Options under which a few rows make several pieces and outputs."""
     return Options(**{"shard_bytes": 300, **options})
@@ -82,6 +91,10 @@ def packed_ids(kind: str, folder: Path) -> list[int]:
             i = row["id"]
             assert row == {"id": i, "word": f"w{i}" * (i % 4), "many": list(range(i % 3))}
         return [int(i) for i in table.column("id").to_pylist()]
+    if kind == "images":
+        known = {picture(i).transpose(2, 0, 1).tobytes(): i for i in range(200)}
+        with Loader(stoker.open(folder), 7) as loader:
+            return [known[np.asarray(image).tobytes()] for batch in loader for image in batch["image"]]
     source = stoker.open(folder, length=6)
     assert isinstance(source, TextSource)
     with Loader(source, 7) as loader:
@@ -95,11 +108,14 @@ def packed_ids(kind: str, folder: Path) -> list[int]:
 
 
 def make(kind: str, folder: Path, sizes: list[int]) -> dict[str, Any]:
-    {"records": make_records, "rows": make_rows, "text": make_text}[kind](folder / "src", sizes)
+    makers = {"records": make_records, "rows": make_rows, "text": make_text, "images": make_images}
+    makers[kind](folder / "src", sizes)
+    if kind == "images":
+        return {"size": (SIDE, SIDE), "raw": True}
     return {"tokenizer": str(tokenizer(folder))} if kind == "text" else {}
 
 
-KINDS = pytest.mark.parametrize("kind", ["records", "rows", "text"])
+KINDS = pytest.mark.parametrize("kind", ["records", "rows", "text", "images"])
 
 
 @KINDS
@@ -237,7 +253,7 @@ def test_killed_at_any_point_and_run_again_it_gives_the_same_bytes(tmp_path: Pat
     options = small(shard_bytes=120, shuffle=True, **make(kind, tmp_path, [8, 4]))
     what = plan_for([str(tmp_path / "src")], options)
     if kind != "text":
-        assert len(what.pieces) > 1
+        assert len(what.pieces) > 1 or kind == "images"  # their order is settled in the plan
         assert len(what.outputs) > 1
     (tmp_path / "plan.json").write_text(plan.to_json(what))
     command = [sys.executable, "-c", textwrap.dedent(KILL), str(tmp_path / "plan.json"), str(tmp_path / "dst")]
@@ -407,6 +423,7 @@ def test_bad_sources_are_named_and_wrong_options_refused(tmp_path: Path) -> None
     make_records(tmp_path / "rec", [9, 9])
     make_rows(tmp_path / "pq", [9])
     make_text(tmp_path / "txt", [9])
+    make_images(tmp_path / "img", [2])
     write_zarr(tmp_path / "vol" / "a.zarr", np.ones((4, 4, 4), np.uint8))
     wrong: list[tuple[str, dict[str, Any], str]] = [
         ("rec", {"compress": True}, "records are mapped"),
@@ -415,7 +432,16 @@ def test_bad_sources_are_named_and_wrong_options_refused(tmp_path: Path) -> None
         ("vol", {}, "is a volume|no file matches"),
         ("vol", {"patch": (2, 2, 2), "shuffle": True}, "leave --shuffle out"),
         ("vol", {"patch": (9, 9, 9)}, "smaller than the patch"),
+        ("img", {}, "is an image; name the size to pack it at, such as --size 256"),
+        ("img", {"raw": True}, "name their size too"),
+        ("img", {"size": (4, 4)}, "--size is 4,4; expected one number, the shorter side"),
+        ("img", {"size": (4, 4, 4), "raw": True}, "--size is 4,4,4; expected one number, or height,width"),
+        ("img", {"size": (4,), "shuffle": True}, "leave --shuffle out, or add --raw"),
+        ("img", {"size": (4,), "compress": True}, "leave --compress out"),
+        ("img/c000/0000.png", {"size": (4,)}, "name one folder"),
+        ("rec", {"size": (4,)}, "no image is below"),
         ("none", {}, "does not exist"),
+        ("none", {"size": (4,)}, "name one folder"),
     ]
     for name, options, says in wrong:
         with pytest.raises(errors.StokerError, match=says):

@@ -159,10 +159,15 @@ def _common(files: list[str]) -> str:
     return os.path.commonpath([os.path.dirname(file) for file in files])  # noqa: PTH120
 
 
-def _folder(setting: Setting) -> str:
-    """What `stoker pack` takes: the folder of the files that were read, as they are known, or a word for it."""
+def _pack(setting: Setting, to: str, more: str = "") -> str:
+    """`stoker pack` for the folder of the files that were read, as they are known, or a word for it.
+
+    A `to` that begins with a dash is added to the folder's name.
+    """
     known = [file for file in setting.files if not file.startswith("http")]
-    return _common(known) if known else "DATA"
+    folder = _common(known) if known else "DATA"
+    size = " --size 256" if any(file.lower().endswith(IMAGES) for file in known) else ""
+    return f"stoker pack {folder} {folder + to if to.startswith('-') else to}{size or more}"
 
 
 def _at(finding: Finding) -> str:
@@ -212,13 +217,11 @@ def _per_item(finding: Finding, setting: Setting) -> Iterator[Candidate]:
 def _shuffle(finding: Finding, setting: Setting) -> Iterator[Candidate]:
     del finding
     yield _loader(setting)
-    folder = _folder(setting)
-    yield _layout("shuffle once on disk, then read in order", f"stoker pack {folder} {folder}-shuffled --shuffle")
+    yield _layout("shuffle once on disk, then read in order", _pack(setting, "-shuffled", " --shuffle"))
 
 
 def _amplified(finding: Finding, setting: Setting) -> Iterator[Candidate]:
-    folder = _folder(setting)
-    yield _layout("store it in pieces of the size that is used", f"stoker pack {folder} {folder}-packed")
+    yield _layout("store it in pieces of the size that is used", _pack(setting, "-packed"))
     yield _code(f"take several samples from each read{_at(finding)}", "", changes_results=True)
     yield _loader(setting)
 
@@ -232,13 +235,21 @@ def _latency(finding: Finding, setting: Setting) -> Iterator[Candidate]:
     )
     more = 4 * max(setting.workers, 1)
     yield from _workers_to(more, setting, f"{more} workers: they wait, they do not work")
-    yield _layout("stage the data on a local disk first", f"stoker pack {_folder(setting)} /local/copy")
+    yield _layout("stage the data on a local disk first", _pack(setting, "/local/copy"))
 
 
 def _cold(finding: Finding, setting: Setting) -> Iterator[Candidate]:
     del finding
-    yield _layout("fetch everything before the first epoch", f"stoker pack {_folder(setting)} /local/copy")
+    yield _layout("fetch everything before the first epoch", _pack(setting, "/local/copy"))
     yield _loader(setting)
+
+
+def _decode(finding: Finding, setting: Setting) -> Iterator[Candidate]:
+    yield _code(f"decode less, with a faster decoder, or once{_at(finding)}", "image.draft('RGB', (224, 224))")
+    if _source(setting.files)[1] == PICTURES:
+        text, hint = "store the images once, at about the size that is used", _pack(setting, "-small")
+        yield Candidate("layout", text, None, None, hint, "low", True, "production")
+        yield _loader(setting)
 
 
 def _once(finding: Finding, setting: Setting) -> Iterator[Candidate]:
@@ -368,7 +379,7 @@ CANDIDATES: dict[str, Callable[[Finding, Setting], Iterator[Any]]] = {
         "if self.table is None: self.table = np.load(path, mmap_mode='r')", "open the data in the worker, on first use"
     ),
     "ram-growth": _simple("self.items = np.asarray(items)", "hold arrays instead of Python objects"),
-    "decode-cpu": _simple("image.draft('RGB', (224, 224))", "decode less, with a faster decoder, or once"),
+    "decode-cpu": _decode,
     "checkpoint-stall": _simple("torch.distributed.checkpoint.async_save(…)", "save rarer, or in the background"),
     "validation-stall": _simple("if epoch % 5 == 0: validate(…)", "validate rarer, on less, or with a larger batch"),
     "logging-stall": _simple("if step % 100 == 0: log(…)", "log rarer"),

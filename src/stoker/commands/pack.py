@@ -30,6 +30,9 @@ def _patch(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
 @click.option("--shard-size", default="256MB", help="About the size of an output file.")
 @click.option("--row-group", type=click.IntRange(1), help="Rows of a Parquet row group [default: about 1 MiB].")
 @click.option("--patch", callback=_patch, help="Of volumes: the patch that chunks must suit, such as 72,136,136.")
+@click.option("--size", callback=_patch, help="Of images: the shorter side of the JPEGs; with --raw height,width.")
+@click.option("--raw", is_flag=True, help="Of images: write pixels instead of JPEGs, as .npy records.")
+@click.option("--quality", type=click.IntRange(1, 100), default=90, help="Of JPEGs.")
 @click.option("--tokenizer", type=click.Path(exists=True), help="Of text: a tokenizer.json.")
 @click.option("--column", default="text", help="Of text: the key (or column) that holds it.")
 @click.option("--documents", type=click.Choice(["line", "file"]), default="line", help="Of .txt: what a document is.")
@@ -43,8 +46,9 @@ def pack(sources: tuple[str, ...], destination: Path, **given: Any) -> None:
     """Write SRC anew as DST, in shards that load at memory speed.
 
     .npy records stay .npy, Parquet stays Parquet with row groups of a chosen size, volumes (with --patch) become Zarr
-    with chunks that suit the patch, text (with --tokenizer) becomes tokens. SRC are files, folders or quoted globs, or
-    one plan that --plan wrote. DST appears when it is whole; a stopped or killed run goes on when run again.
+    with chunks that suit the patch, text (with --tokenizer) becomes tokens, images (with --size) become smaller JPEGs
+    in the same folders or, with --raw, records of pixels. SRC are files, folders or quoted globs, or one plan that
+    --plan wrote. DST appears when it is whole; a stopped or killed run goes on when run again.
     """
     from stoker.pack import execute
 
@@ -85,6 +89,9 @@ def _plan(sources: tuple[str, ...], given: dict[str, Any], memory_bytes: int) ->
         memory_bytes=memory_bytes,
         row_group=given["row_group"],
         patch=given["patch"],
+        size=given["size"],
+        raw=given["raw"],
+        quality=given["quality"],
         tokenizer=given["tokenizer"],
         column=given["column"],
         documents=given["documents"],
@@ -93,14 +100,23 @@ def _plan(sources: tuple[str, ...], given: dict[str, Any], memory_bytes: int) ->
     return plan_for(sources, options)
 
 
+_WHAT = {
+    "records": "files of .npy records",
+    "rows": "files of Parquet rows",
+    "text": "files of tokens",
+    "volumes": "Zarr volumes",
+    "images": "folders or files of images",
+}
+
+
 def _estimate(plan: "Plan", destination: Path) -> str:
     rows = "" if plan.rows is None or plan.kind == "volumes" else f", {plan.rows:,} rows"
-    what = {"records": ".npy records", "rows": "Parquet rows", "text": "tokens", "volumes": "Zarr volumes"}[plan.kind]
+    what = _WHAT[plan.kind]
     order = "" if plan.seed is None else f", shuffled (seed {plan.seed})"
     extra = f"; up to {plan.source_bytes / 1e6:,.0f} MB more while it runs" if plan.pieces else ""
     return (
         f"{len(plan.files)} files, {plan.source_bytes / 1e6:,.1f} MB{rows} → "
-        f"{destination}: {len(plan.outputs)} files of {what}{order}, about {plan.output_bytes / 1e6:,.1f} MB{extra}"
+        f"{destination}: {len(plan.outputs)} {what}{order}, about {plan.output_bytes / 1e6:,.1f} MB{extra}"
     )
 
 

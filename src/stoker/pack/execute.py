@@ -3,7 +3,7 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from stoker.errors import DiskFullError, UsageError
 from stoker.loader.progress import Progress
 from stoker.pack import staging
 from stoker.pack.kinds import Layout, layout
-from stoker.pack.plan import Plan, check_unchanged
+from stoker.pack.plan import Plan, SourceFile, check_unchanged
 
 _ROOM = 1.03
 """A file system needs a little more than the bytes themselves."""
@@ -154,11 +154,18 @@ class _Run:
         name = self.plan.outputs[number].name
         place = self.place.out / f"{name}.partial"
         rows, sha256 = self.kind.write(self.plan, number, place, spills)
-        for file in self.plan.files if self.plan.kind != "volumes" else self.plan.files[number : number + 1]:
+        for file in self._read_for(number):
             check_unchanged(file)
         self.done[number] = self.place.finish_output(number, rows, place, sha256)
         progress.advance(self.plan.outputs[number].bytes)
         _give_back()
+
+    def _read_for(self, number: int) -> Sequence[SourceFile]:
+        """The files that an output was made of; of volumes and images, only its own."""
+        if self.plan.kind == "volumes":
+            return self.plan.files[number : number + 1]
+        output = self.plan.outputs[number]
+        return self.plan.files[output.start : output.stop] if self.plan.kind == "images" else self.plan.files
 
     def _each(self, numbers: Iterable[int], work: Callable[[int], None]) -> None:
         """Do something for each number, some at a time; the first failure ends it."""

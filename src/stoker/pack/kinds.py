@@ -46,6 +46,10 @@ def plan_for(given: Sequence[str], options: Options) -> Plan:
 def _find(given: Sequence[str], options: Options) -> tuple[str, list[str]]:
     if options.patch is not None:
         return "volumes", volume.find(list(given))
+    if options.size is not None:
+        return "images", list(given)
+    if options.raw:
+        raise UsageError("--raw is for images; name their size too, such as --size 224")
     if options.tokenizer is not None:
         return "text", paths.find(list(given), [*_TEXT, ".parquet"])
     files = paths.find(list(given), [".npy", ".parquet", *_TEXT, *volume.TIFF, *_IMAGES])
@@ -61,5 +65,5 @@ def _find(given: Sequence[str], options: Options) -> tuple[str, list[str]]:
     if suffix in (*volume.TIFF, volume.ZARR) or "zarr" in files[0]:
         raise UsageError(f"{files[0]} is a volume; name the size of a patch, such as --patch 72,136,136")
     if suffix in _IMAGES:
-        raise UsageError(f"{files[0]} is an image, and images cannot be packed yet; load them with stoker.open")
-    raise UsageError(f"{files[0]} is of no kind that can be packed; expected .npy, .parquet, text or volumes")
+        raise UsageError(f"{files[0]} is an image; name the size to pack it at, such as --size 256")
+    raise UsageError(f"{files[0]} is of no kind that can be packed; expected .npy, .parquet, text, images or volumes")

@@ -13,7 +13,7 @@ from stoker.records.codec import decode, encode
 from stoker.records.observed import Value
 
 VERSION = 1
-Kind = Literal["records", "rows", "text", "volumes"]
+Kind = Literal["records", "rows", "text", "volumes", "images"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,9 @@ class Options:
     memory_bytes: int = 1 << 30
     row_group: int | None = None
     patch: tuple[int, ...] | None = None
+    size: tuple[int, ...] | None = None
+    raw: bool = False
+    quality: int = 90
     tokenizer: str | None = None
     column: str = "text"
     documents: Literal["line", "file"] = "line"

@@ -1,7 +1,6 @@
 """Records of one size, from `.npy` shards to `.npy` shards; rows are bytes here, whatever their fields."""
 
 import ast
-import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from stoker.errors import OtherTypeError, TruncatedError, UsageError
 from stoker.loader.source.header import read_header
 from stoker.pack import keys
+from stoker.pack.hashing import Hashing
 from stoker.pack.plan import VERSION, Options, Output, Piece, Plan, count_for, source_file, split
 from stoker.pack.spill import STEP_BYTES, RecordSpill, SavedRecords, buffers, read_exactly, steps
 
@@ -89,25 +89,12 @@ def saved(plan: Plan, folder: Path) -> SavedRecords:
     return SavedRecords(folder, int(plan.row_bytes))
 
 
-class _Hashing:
-    """A file whose bytes are hashed while they are still in the processor's cache."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        self.hashed = hashlib.sha256()
-
-    def write(self, data: Any) -> None:
-        """Write all of it."""
-        self.hashed.update(data)
-        self._file.write(data)
-
-
 def write(plan: Plan, number: int, place: Path, spills: Sequence[Any]) -> tuple[int, str]:
     """Write an output; returns its rows and its SHA-256."""
     output = plan.outputs[number]
     rows = output.stop - output.start
     with place.open("wb") as plain:
-        file = _Hashing(plain)
+        file = Hashing(plain)
         np.lib.format.write_array_header_1_0(file, _header(plan, rows))
         if plan.seed is None:  # a small part at a time, which then stays in the cache from read to write
             for part in _read(plan, output.start, output.stop):
