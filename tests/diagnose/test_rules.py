@@ -209,6 +209,15 @@ def test_one_line_that_starts_many_operations_on_parts_is_a_python_loop() -> Non
     assert "python-loop" in found(dataclasses.replace(host_busy(lines=(cell,)), track=track))
 
 
+@pytest.mark.parametrize(("calls", "fetches"), [(16, False), (72, True), (294, False)])
+def test_few_short_calls_fetch_a_sample_and_long_or_many_ones_work_on_it(calls: int, fetches: bool) -> None:
+    """A blur by three hundred calls of numpy, seen in a script of a stranger: no sliced read would spare them."""
+    profiled = worker(makings=(Making(8, 1.0, 8 * calls, None, None, ()),))
+    seen = dataclasses.replace(facts().seen, workers=(profiled,))
+    run = waiting({"fresh": slow(2e-4)}, real=slow(2e-4, mean_wall_s=6e-3, mean_net_s=1e-3), seen=seen)
+    assert ("per-item-fetch" in found(run)) == fetches
+
+
 def test_workers_do_not_take_the_samplers_time_off_the_main_thread() -> None:
     made_s = 4e-4
     alone: dict[str, Any] = {"workers": 0, "facts": loader(num_workers=0), "device_step_s": None, "loader_s": 0.013}

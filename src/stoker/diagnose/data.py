@@ -11,6 +11,8 @@ SMALL_WORK_S = 400e-6
 """Work per sample below this is mostly Python's own: a call is 50 to 100 ns, indexing an array 100 to 200 ns."""
 LONG_CALL_S = 6e-6
 """A call of Python or numpy on a few bytes takes 0.1 to 3 µs; a mean above this means work inside the calls."""
+MANY_CALLS = 150
+"""Fetching one sample takes some ten calls, with a dict of many fields eighty; more of them are work of its own."""
 LOOKUP_S = 15e-6
 """What a sample costs that lies ready in memory: one index, one tensor, its part of a collate."""
 COPY_BYTES_PER_S = 1e9
@@ -89,7 +91,7 @@ def per_item_fetch(facts: Facts) -> Finding | None:
     if made.net_s > SMALL_WORK_S or made.blocked_share > MOSTLY or made.opens + made.requests > 0.5:  # noqa: PLR2004
         return None
     size = fresh.result_bytes or made.sent_bytes
-    if reading_share(made) > MOSTLY or _call_s(facts, made) > LONG_CALL_S:
+    if reading_share(made) > MOSTLY or not _only_fetches(facts, made):
         return None
     sliced_s = size / COPY_BYTES_PER_S
     gain = facts.data_gain(min(sliced_s / made.net_s, 1.0))
@@ -108,10 +110,10 @@ def per_item_fetch(facts: Facts) -> Finding | None:
     )
 
 
-def _call_s(facts: Facts, made: Production) -> float:
-    """The mean time of a call while a sample is made: short ones are Python's own, long ones do real work."""
-    calls = [making.calls / making.samples for making in makings(facts) if making.calls and making.samples]
-    return made.net_s / max(calls) if calls else 0.0
+def _only_fetches(facts: Facts, made: Production) -> bool:
+    """True if a sample is made by few short calls: those are Python's own; long ones, or many, do real work."""
+    counts = [making.calls / making.samples for making in makings(facts) if making.calls and making.samples]
+    return not counts or (max(counts) <= MANY_CALLS and made.net_s / max(counts) <= LONG_CALL_S)
 
 
 def repeated_work(facts: Facts) -> Finding | None:
