@@ -1,4 +1,5 @@
-"""The same training, fed by stoker.Loader: many requests in flight along the order, and a verified cache."""
+"""The same training, fed by stoker.Loader: many requests in flight along the order, and a verified cache of images
+that are large enough to train with, so that whole photos are decoded only once."""
 
 import json
 import sys
@@ -32,7 +33,7 @@ def open_split(args, store, cache, split):
     if store is None:
         return stoker.open(args.data / split, **how)
     options = {"endpoint": store.endpoint, "region": "any", "skip_signature": "true"}
-    return stoker.open(f"s3://{store.bucket}/{split}/", cache=cache, store_options=options, **how)
+    return stoker.open(f"s3://{store.bucket}/{split}/", cache=cache, cache_side=256, store_options=options, **how)
 
 
 def train_epoch(loader, model, optimizer, device, epoch, args):

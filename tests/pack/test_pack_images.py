@@ -1,6 +1,5 @@
 """Images, packed: smaller JPEGs in the folders they were in, or raw pixels that are those of the images themselves."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,25 +10,16 @@ from click.testing import CliRunner
 from PIL import Image
 
 import stoker
+from loader.sources import photo
 from stoker import errors
 from stoker.commands.pack import pack
 from stoker.loader.front import Loader
 from stoker.loader.source.images import ImageSource
+from stoker.loader.source.shrink import smaller
 from stoker.pack import execute, plan
-from stoker.pack.images import smaller
 from stoker.pack.kinds import plan_for
 from stoker.pack.plan import Options
 from stoker.pack.staging import MANIFEST, verify
-
-
-def photo(seed: int, height: int, width: int, form: str = "JPEG", **how: Any) -> bytes:
-    """Something smooth, as photos are."""
-    y, x = np.mgrid[0:height, 0:width]
-    waves = [np.sin(x / (9 + seed + c) + seed) + np.cos(y / (7 + seed + 2 * c)) for c in range(3)]
-    pixels = (np.stack(waves, -1) * 60 + 128).clip(0, 255).astype(np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, form, **how)
-    return file.getvalue()
 
 
 @pytest.fixture

@@ -40,6 +40,9 @@ _MAGIC = b"stokerC1"
 _OVERHEAD_BYTES = 4096
 """What a file takes on disk beyond its bytes, at most, on average: footer, rounding to blocks, directory entry."""
 
+_MOST_BYTES = 1 << 30
+"""A file that claims more is none of ours."""
+
 _SEEN, _VERIFIED = 1, 2
 
 _log = logging.getLogger("stoker.cache")
@@ -108,9 +111,11 @@ def locked(path: Path) -> Iterator[None]:
 class Shelf:
     """The place of one source in a cache directory."""
 
-    def __init__(self, directory: str | os.PathLike[str], url: str) -> None:
+    def __init__(self, directory: str | os.PathLike[str], url: str, form: str = "") -> None:
+        """`form` says what is made of the objects before they are kept; nothing, if it is empty."""
         self.root = Path(directory)
-        self.folder = self.root / short_digest(url)[:16]
+        self.folder = self.root / short_digest(*filter(None, (url, form)))[:16]
+        self.form = form
         self.url = url
         try:
             for folder in (self.folder / "objects", self.folder / "parts"):
@@ -169,6 +174,8 @@ class Cache:
 
     def __init__(self, shelf: Shelf, manifest: Manifest, keep: NDArray[np.bool_]) -> None:
         self._shelf = shelf
+        self._as_listed = not shelf.form
+        """False: what is kept was made of the objects, so it has sizes of its own."""
         self._manifest = manifest
         self._objects = str(shelf.folder / "objects")
         self._parts = str(shelf.folder / "parts")
@@ -201,7 +208,7 @@ class Cache:
                 size = os.stat(path).st_size  # noqa: PTH116  once for each object of an epoch
             except OSError:
                 return False
-            if size != self._manifest.sizes[row] + _FOOTER.size:
+            if size <= _FOOTER.size or (self._as_listed and size != self._manifest.sizes[row] + _FOOTER.size):
                 return False
             self._here[row] = _SEEN
             self._paths[row] = path
@@ -214,17 +221,19 @@ class Cache:
 
     def read(self, row: int, scratch: Scratch) -> memoryview | None:
         """The object's bytes, in scratch memory; None if it is not there, or not what it should be."""
-        size = int(self._manifest.sizes[row])
-        view = scratch.room(size + _FOOTER.size + 1)
         try:
             file = os.open(self._paths.pop(row, "") or self.path(row), os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._here[row] = 0
             return None
+        view, count = memoryview(b""), -1
         try:
-            count = os.readv(file, [view])
+            size = int(self._manifest.sizes[row]) if self._as_listed else os.fstat(file).st_size - _FOOTER.size
+            if 0 <= size <= _MOST_BYTES:
+                view = scratch.room(size + _FOOTER.size + 1)
+                count = os.readv(file, [view])
         except OSError:
-            count = -1
+            size = 0
         finally:
             os.close(file)
         if not self._is_whole(row, view, count, size):
@@ -237,14 +246,14 @@ class Cache:
         if count != size + _FOOTER.size:
             return False
         if self._here[row] != _VERIFIED:
-            if view[size:count] != self._footer(row, zlib.crc32(view[:size])):
+            if view[size:count] != self._footer(row, view[:size]):
                 return False
             self._here[row] = _VERIFIED
         return True
 
-    def _footer(self, row: int, checksum: int) -> bytes:
+    def _footer(self, row: int, data: Any) -> bytes:
         tag = hashlib.blake2b(self._manifest.tag(row).encode(), digest_size=16).digest()
-        return _FOOTER.pack(_MAGIC, int(self._manifest.sizes[row]), checksum, tag)
+        return _FOOTER.pack(_MAGIC, len(data), zlib.crc32(data), tag)
 
     def _reject(self, row: int) -> None:
         with self._lock:
@@ -273,7 +282,7 @@ class Cache:
         file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _write_all(file, [memoryview(data), memoryview(self._footer(row, zlib.crc32(data)))])
+            _write_all(file, [memoryview(data), memoryview(self._footer(row, data))])
             try:
                 os.rename(part, target)  # noqa: PTH104  for each object
             except FileNotFoundError:

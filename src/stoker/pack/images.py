@@ -127,6 +127,7 @@ def _dtype(size: tuple[int, ...]) -> np.dtype[Any]:
 def _jpeg_bytes(root: Path, names: Sequence[str], side: int) -> float:
     """About what an image takes when it is smaller."""
     from stoker.loader.source.decode import shape
+    from stoker.loader.source.shrink import smaller
 
     some = [names[at] for at in np.linspace(0, len(names) - 1, min(_LOOKED_AT, len(names))).astype(int).tolist()]
     pixels = [np.prod(smaller(*shape((root / name).read_bytes(), str(root / name)), side)) for name in some]
@@ -139,12 +140,6 @@ def _largest_bytes(root: Path, manifest: Manifest) -> int:
 
     largest = [str(root / manifest.key(row)) for row in np.argsort(manifest.sizes)[-_LOOKED_AT:].tolist()]
     return max(3 * height * width for height, width in (shape(Path(path).read_bytes(), path) for path in largest))
-
-
-def smaller(height: int, width: int, side: int) -> tuple[int, int]:
-    """The size at which the shorter side is `side`; never larger than it was."""
-    scale = min(1.0, side / min(height, width))
-    return max(1, round(height * scale)), max(1, round(width * scale))
 
 
 def need_bytes(plan: Plan) -> int:
@@ -162,6 +157,8 @@ def saved(plan: Plan, folder: Path) -> None:
 
 def write(plan: Plan, number: int, place: Path, spills: Sequence[Any]) -> tuple[int, str | None]:  # noqa: ARG001
     """Write a shard, or the folder of a class; returns its images and, of a shard, its SHA-256."""
+    from stoker.loader.source.shrink import shrunk
+
     output = plan.outputs[number]
     if plan.settings["raw"]:
         return output.stop - output.start, _write_raw(plan, output, place)
@@ -170,7 +167,7 @@ def write(plan: Plan, number: int, place: Path, spills: Sequence[Any]) -> tuple[
         inside = _below(plan, file.path)[1:]
         target = place.joinpath(*inside[:-1], _renamed(inside[-1])) if inside else place
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(_smaller_jpeg(file.path, side, quality))
+        target.write_bytes(shrunk(Path(file.path).read_bytes(), side, file.path, quality))
     return output.stop - output.start, None
 
 
@@ -180,24 +177,6 @@ def _below(plan: Plan, path: str) -> tuple[str, ...]:
     if ".." in at.parts or root not in at.parents:
         raise UsageError(f"the plan names {path}, which is not below {root}; make a new plan")
     return at.relative_to(root).parts
-
-
-def _smaller_jpeg(path: str, side: int, quality: int) -> bytes:
-    """An image whose shorter side is `side`; a JPEG that is no larger stays as it is, byte for byte."""
-    import simplejpeg
-
-    from stoker.loader.source.decode import Decoder, is_jpeg, shape
-
-    data = Path(path).read_bytes()
-    before = shape(data, path)
-    size = smaller(*before, side)
-    decoder, out = Decoder(size, None, flip=False), torch.empty((1, 3, *size), dtype=torch.uint8)
-    part = decoder.part(data, None, lambda: path)  # also of one that stays: what cannot be decoded is not passed on
-    if size == before and is_jpeg(data):
-        return data
-    decoder.place(out, part[None], (None,))
-    pixels = np.ascontiguousarray(out[0].permute(1, 2, 0).numpy())
-    return bytes(simplejpeg.encode_jpeg(pixels, quality=quality, colorspace="RGB", colorsubsampling="420"))
 
 
 def _write_raw(plan: Plan, output: Output, place: Path) -> str:

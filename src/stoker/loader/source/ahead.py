@@ -14,7 +14,7 @@ from stoker.loader.source.interface import Place
 from stoker.loader.source.limit import Limit
 from stoker.loader.source.manifest import Manifest
 from stoker.loader.source.remote import Remote
-from stoker.loader.source.transfer import Counters, Transfer, Want
+from stoker.loader.source.transfer import Counters, Prepare, Transfer, Want
 
 _BATCHES_AHEAD = 2
 _ROUNDS_AHEAD = 4
@@ -42,6 +42,7 @@ class Ahead:
         limit: Limit,
         counters: Counters,
         budget_bytes: int,
+        prepare: Prepare | None = None,
     ) -> None:
         self._manifest, self._cache = manifest, cache
         self._counters, self._limit = counters, limit
@@ -60,7 +61,9 @@ class Ahead:
         self._closed = False
         self._batch_rows = 0
         self._broken: Exception | None = None
-        self._transfer = Transfer(remote, manifest, cache, limit=limit, counters=counters, supply=self._supply)
+        self._transfer = Transfer(
+            remote, manifest, cache, limit=limit, counters=counters, supply=self._supply, prepare=prepare
+        )
 
     def batch(self, place: Place, rows: Ints) -> dict[int, Want]:
         """The wants of a batch, by their place in it; those not asked for so far are asked for now.

@@ -19,6 +19,7 @@ from stoker.loader.source.limit import Limit
 from stoker.loader.source.manifest import Manifest, short_digest
 from stoker.loader.source.objects import LocalObjects, Objects, RemoteObjects
 from stoker.loader.source.remote import Remote
+from stoker.loader.source.shrink import shrunk
 from stoker.loader.source.stage import Staged, reserve, stage
 from stoker.loader.source.subset import Part, Subset, choose
 from stoker.loader.source.transfer import Counters
@@ -46,6 +47,7 @@ class ImageSource(Source):
         self._cache: Cache | None = None
         self._shelf: Shelf | None = None
         self._cache_bytes = 0
+        self._side: int | None = None
         self.staged: Staged | None = None
         """What `stage` did, for a source that it returned."""
         self._limit, self._counters = Limit(requests, hedge=hedge), Counters()
@@ -58,9 +60,9 @@ class ImageSource(Source):
         self.row_bytes = float(3 * decoder.size[0] * decoder.size[1] + 8)
         self._readers: weakref.WeakSet[ImageReader] = weakref.WeakSet()
 
-    def attach(self, shelf: Shelf, cache: Cache, cache_bytes: int) -> None:
-        """Use a cache from now on."""
-        self._shelf, self._cache, self._cache_bytes = shelf, cache, cache_bytes
+    def attach(self, shelf: Shelf, cache: Cache, cache_bytes: int, side: int | None = None) -> None:
+        """Use a cache from now on, which keeps images with this shorter side."""
+        self._shelf, self._cache, self._cache_bytes, self._side = shelf, cache, cache_bytes, side
 
     def reader(self, ahead: Iterator[tuple[Place, Ints]], *, memory_bytes: int, threads: int) -> Reader:
         """A stream's own requests and decoding threads."""
@@ -90,7 +92,7 @@ class ImageSource(Source):
         part = ImageSource(
             self.manifest.take(rows), self.labels[rows], self.classes, decoder=self.decoder, remote=self._remote
         )
-        part._cache = Cache(self._shelf, part.manifest, np.ones(len(rows), bool))
+        part._cache, part._side = Cache(self._shelf, part.manifest, np.ones(len(rows), bool)), self._side
         part.staged = staged
         return part
 
@@ -104,7 +106,12 @@ class ImageSource(Source):
             limit=self._limit,
             counters=self._counters,
             budget_bytes=memory_bytes,
+            prepare=None if self._side is None else self._shrink,
         )
+
+    def _shrink(self, row: int, data: Any) -> Any:
+        assert self._side is not None
+        return shrunk(data, self._side, self.manifest.address(row))
 
     def gather(self, pick: Pick, lease: Lease) -> Batch:
         """A batch on its own, without reading ahead."""
@@ -128,10 +135,10 @@ class ImageSource(Source):
 
     def fingerprint(self) -> dict[str, Any]:
         """The listing, the labels and the size. Where the data lies does not count."""
-        size = self.decoder.size
+        size, kept = self.decoder.size, "" if self._side is None else f" side={self._side}"
         return {
             "kind": self.kind,
-            "schema": f"image {size[0]}x{size[1]} crop={self.decoder.crop} flip={self.decoder.flip}",
+            "schema": f"image {size[0]}x{size[1]} crop={self.decoder.crop} flip={self.decoder.flip}{kept}",
             "files": len(self),
             "bytes": int(self.manifest.sizes.sum()),
             "rows": len(self),

@@ -20,6 +20,7 @@ from stoker.loader.source.images import ImageSource
 from stoker.loader.source.interface import Skipped
 from stoker.loader.source.manifest import Manifest
 from stoker.loader.source.remote import Remote, check_scheme, local_folder
+from stoker.loader.source.shrink import QUALITY
 from stoker.loader.source.subset import Subset, choose
 from stoker.sizes import parse_bytes
 
@@ -37,6 +38,7 @@ def open_images(
     labels: _labels.Table | None = None,
     cache: str | os.PathLike[str] | None = None,
     cache_bytes: int | str | None = None,
+    cache_side: int | None = None,
     requests: int | None = None,
     hedge: bool = True,
     timeout_s: float = 30.0,
@@ -51,19 +53,21 @@ def open_images(
         known = [name for name in inspect.signature(open_images).parameters if name not in ("url", "unknown")]
         raise UsageError(f"{next(iter(unknown))} is not an argument for images; expected {', '.join(known)}")
     decoder = Decoder(check_size(size), _check_crop(crop), bool(flip))
-    _check_requests(requests, timeout_s, retries, cache, cache_bytes)
+    _check_requests(requests, timeout_s, retries)
+    _check_cache(cache, cache_bytes, cache_side)
     check_scheme(os.fspath(url))
     folder = local_folder(os.fspath(url)) or (None if "://" in os.fspath(url) else Path(url))
     if folder is not None and cache is None:
         return _source(list_folder(folder), labels, on_error, decoder=decoder)
     address = os.fspath(url) if folder is None else f"file://{folder.resolve()}"
     remote = Remote(address, timeout_s=timeout_s, retries=retries, options=store_options)
-    shelf = None if cache is None else Shelf(cache, address)
+    form = "" if cache_side is None else f"jpeg {QUALITY}, side {cache_side}"
+    shelf = None if cache is None else Shelf(cache, address, form)
     manifest, fresh = _listing(remote, shelf, labels, relist)
     source = _source(manifest, labels, on_error, decoder=decoder, remote=remote, requests=requests, hedge=hedge)
     if shelf is not None:
         budget = None if cache_bytes is None else parse_bytes(cache_bytes, "cache_bytes", least_bytes=1 << 20)
-        source.attach(shelf, *_shelve(shelf, source.manifest, budget, fresh))
+        source.attach(shelf, *_shelve(shelf, source.manifest, budget, fresh), cache_side)
     return source
 
 
@@ -163,12 +167,18 @@ def _check_crop(crop: Any) -> Crop | None:
     return crop  # type: ignore[no-any-return]  # checked above
 
 
-def _check_requests(requests: Any, timeout_s: Any, retries: Any, cache: Any, cache_bytes: Any) -> None:
+def _check_requests(requests: Any, timeout_s: Any, retries: Any) -> None:
     if requests is not None and (not isinstance(requests, int) or not 1 <= requests <= 1 << 12):
         raise UsageError(f"requests is {requests!r}; expected 1 to {1 << 12} under way at once, or None to adapt")
     if not isinstance(timeout_s, int | float) or not timeout_s > 0:
         raise UsageError(f"timeout_s is {timeout_s!r}; expected seconds, more than 0")
     if not isinstance(retries, int) or retries < 0:
         raise UsageError(f"retries is {retries!r}; expected 0 or more")
-    if cache is None and cache_bytes is not None:
-        raise UsageError("cache_bytes needs cache='directory'")
+
+
+def _check_cache(cache: Any, cache_bytes: Any, cache_side: Any) -> None:
+    for name, value in (("cache_bytes", cache_bytes), ("cache_side", cache_side)):
+        if cache is None and value is not None:
+            raise UsageError(f"{name} needs cache='directory'")
+    if cache_side is not None and (not isinstance(cache_side, int) or not 1 <= cache_side <= 1 << 14):
+        raise UsageError(f"cache_side is {cache_side!r}; expected the shorter side in pixels, from 1 to {1 << 14}")

@@ -27,6 +27,9 @@ _POLL_S = (0.005, 0.1)
 _SETTLERS = 2
 _JOIN_S = 5.0
 
+Prepare = Callable[[int, Any], Any]
+"""Row and bytes of a verified object → bytes; raises `DataError` for what it cannot use."""
+
 
 class Want:
     """One object on its way. Has either `data` (None: it is in the cache) or `error` once it is `done`."""
@@ -112,7 +115,10 @@ class Transfer:
         limit: Limit,
         counters: Counters,
         supply: Callable[[], Want | None],
+        prepare: Prepare | None = None,
     ) -> None:
+        """`prepare` makes of an object's bytes what is kept and handed out."""
+        self._prepare = prepare
         self._remote, self._manifest, self._cache = remote, manifest, cache
         self._claims: Claims | None = cache.claims() if cache else None
         self._limit, self._counters = limit, counters
@@ -310,10 +316,16 @@ class Transfer:
                 self._counters.add("rejected")
                 self._call(self._distrust, want, wrong)
                 continue
-            if want.claimed and self._cache is not None:
-                self._cache.write(want.row, data)
+            try:
+                ready = data if self._prepare is None else self._prepare(want.row, data)
+            except DataError as error:
                 self._release(want)
-            want.finish(data)
+                want.finish(error=error)
+                continue
+            if want.claimed and self._cache is not None:
+                self._cache.write(want.row, ready)
+                self._release(want)
+            want.finish(ready)
 
     def _distrust(self, want: Want, wrong: DataError) -> None:
         """A body was not the listed one: either the object changed, or the way here spoiled it."""
