@@ -1,5 +1,4 @@
-"""The same training, fed by stoker.Loader: many requests in flight along the order, and a verified cache of images
-that are large enough to train with, so that whole photos are decoded only once."""
+"""The same training, fed by stoker.Loader: many requests in flight, and a verified cache of photos made smaller."""
 
 import json
 import sys

@@ -15,6 +15,8 @@ from stoker.records.observed import LoaderFacts, Value
 from stoker.records.tuning import LossCheck, Trial, Tuning, TuningContext
 from stoker.report import findings, units
 
+WORTH = 1.03
+"""What is less is not worth more rounds."""
 MOST_NEXT = 6
 
 
@@ -74,6 +76,8 @@ def _closing(tuning: Tuning) -> Iterator[str]:
         yield f"predictions were off by {tuning.median_prediction_error:.0%} (median)"
     if tuning.limits is not None:
         yield f"{tuning.limits.binds} bound it: {_ceilings(tuning)}"
+    for trial in _unsettled(tuning):
+        yield f"undecided: {trial.knob}={trial.after} looked {_interval(trial)} as fast; a larger --budget could tell"
     first = next((one for one in _beyond_knobs(tuning)), None)
     if first is not None:
         yield f"not a knob, but worth more: {first}"
@@ -86,6 +90,10 @@ def _closing(tuning: Tuning) -> Iterator[str]:
         yield f"patch: {files.config_patch}"
     if files.stoker_toml and tuning.final.knobs:
         yield f"use it: stoker run --with {files.stoker_toml} -- …"
+
+
+def _unsettled(tuning: Tuning) -> list[Trial]:
+    return [trial for trial in tuning.trials if trial.decision == "undecided" and (trial.ratio or 1.0) > WORTH]
 
 
 def _beyond_knobs(tuning: Tuning) -> Iterator[str]:
