@@ -3,6 +3,8 @@
 import json
 import sys
 import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,6 +16,7 @@ from train import MAX_PULSES, Model, direction, load_batch_file, parse, place
 WINDOW_FILES = 4  # mixed together at a time
 SENSORS = 5160
 WARMUP_STEPS = 20
+BATCHES_AHEAD = 2
 
 
 class EventBatches(IterableDataset):
@@ -80,6 +83,24 @@ class EventBatches(IterableDataset):
             "pulses": torch.from_numpy(pulses),
             "direction": torch.from_numpy(wanted.astype(np.float32)),
         }
+
+
+class Ahead:
+    """A loader whose next batches are made by a thread, while this one is trained on."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __len__(self):
+        return len(self.loader)
+
+    def __iter__(self):
+        with ThreadPoolExecutor(1) as maker:
+            batches = iter(self.loader)
+            coming = deque(maker.submit(next, batches, None) for _ in range(BATCHES_AHEAD))
+            while (batch := coming.popleft().result()) is not None:
+                coming.append(maker.submit(next, batches, None))
+                yield batch
 
 
 class VectorisedModel(Model):
@@ -164,7 +185,7 @@ def main():
     def loader(files, shuffle):
         dataset = EventBatches(args.data, files, args.batch_size, shuffle, args.seed)
         workers = min(1, args.workers)
-        return DataLoader(dataset, batch_size=None, num_workers=workers, persistent_workers=workers > 0)
+        return Ahead(DataLoader(dataset, batch_size=None, num_workers=workers, persistent_workers=workers > 0))
 
     model = VectorisedModel()
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)

@@ -70,6 +70,15 @@ def test_a_script_without_an_end_is_ended(tmp_path: Path, shape: str) -> None:
     assert "ended when enough" in done.stderr
 
 
+def test_workers_that_are_ended_with_the_run_leave_no_folder_behind(tmp_path: Path) -> None:
+    (tmp_path / "temporary").mkdir()
+    words = script("plain.py", "hired")
+    done = doctor(tmp_path, *words, options=("--budget", "4", *WATCHING), env={"TMPDIR": str(tmp_path / "temporary")})
+    assert done.code == 0, done.stderr
+    assert "ended when enough" in done.stderr
+    assert [path for path in (tmp_path / "temporary").iterdir() if path.name.startswith("pymp-")] == []
+
+
 def test_steps_cut_every_epoch(tmp_path: Path) -> None:
     done = run(tmp_path, "forever", "--steps", "10", "--budget", "8", *WATCHING)
     assert done.code == 0, done.stderr

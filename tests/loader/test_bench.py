@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from loader.sources import npy, parquet
+from stoker.commands import main
 from stoker.loader.source import pagecache
 
 
@@ -44,7 +46,7 @@ def test_parquet_has_no_full_random(tmp_path: Path) -> None:
     assert found["label"] is None
 
 
-def test_wrong_input_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
+def test_wrong_input_is_one_line_and_exit_code_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     npy(tmp_path / "n", [8])
     for arguments, says in (
         ([tmp_path / "nothing*.npy"], "no file matches"),
@@ -52,9 +54,10 @@ def test_wrong_input_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
         ([tmp_path / "n", "--batch-size", "0"], "batch_size is 0"),
         ([tmp_path / "n", "--columns", "z"], "no field is called z"),
     ):
-        done = bench(*arguments, "--seconds", 0.1)
-        assert done.returncode == 2, done.stderr
-        assert says in done.stderr.splitlines()[-1]
+        with pytest.raises(SystemExit) as ended:
+            main(["bench", *map(str, arguments), "--seconds", "0.1"])
+        assert ended.value.code == 2
+        assert says in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_file_can_be_seen_in_the_page_cache(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 import dis
 import functools
 import gc
+import multiprocessing.util
 import sys
 import weakref
 from _thread import get_ident
 from collections.abc import Callable
+from contextlib import suppress
 from time import thread_time_ns
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NoReturn
@@ -93,6 +95,8 @@ def _watch_iter(torch: ModuleType, known: Loaders, recorder: Recorder, patches: 
         if get_ident() != home[0]:
             return _followed(self, original(self))
         recorder.ensure_running()
+        if getattr(self, "num_workers", 0):
+            _share_folder()
         grad = torch.is_grad_enabled()
         number = known.number(self, grad=grad)
         epoch = Epoch(number, length(self), False, grad, pace.backwards, source=self)
@@ -122,6 +126,15 @@ def _watch_iter(torch: ModuleType, known: Loaders, recorder: Recorder, patches: 
         return iterator
 
     patches.set(kind, "__iter__", __iter__)
+
+
+def _share_folder() -> None:
+    """Let workers put their sockets into a folder of the main process, which removes it at the end.
+
+    A worker that is ended, as many are when a run ends early, would leave a folder of its own behind in /tmp.
+    """
+    with suppress(OSError):
+        multiprocessing.util.get_temp_dir()
 
 
 def _experiments(original: Any, recorder: Recorder, pace: Pace) -> Callable[[Any, Epoch], tuple[Any] | None]:

@@ -103,6 +103,13 @@ def forever() -> None:
         print("epoch", flush=True)
 
 
+def hired() -> None:
+    loop = Loop()
+    loop.loader = DataLoader(loop.data, batch_size=4, num_workers=2, persistent_workers=True)
+    while True:
+        loop.train()
+
+
 def accumulation() -> None:
     loop = Loop()
     for i, (x, y) in enumerate(loop.loader):
@@ -170,7 +177,7 @@ def few_steps() -> None:
 SHAPES: dict[str, Callable[[], None]] = {
     f.__name__: f
     for f in (
-        plain, own_loader, by_hand, thread, hard_exit, fork, daemon, stubborn, forever, accumulation,
+        plain, own_loader, by_hand, thread, hard_exit, fork, daemon, stubborn, forever, hired, accumulation,
         two_optimizers, two_loaders, scaler, eval_without_no_grad, compiled, no_training, few_steps,
     )
 }  # fmt: skip
