@@ -16,7 +16,7 @@ from train import MAX_PULSES, Model, direction, load_batch_file, parse, place
 WINDOW_FILES = 4  # mixed together at a time
 SENSORS = 5160
 WARMUP_STEPS = 20
-BATCHES_AHEAD = 2
+BATCHES_AHEAD = 4
 
 
 class EventBatches(IterableDataset):
