@@ -97,7 +97,10 @@ class Facts:
         """The speed-up if the loader needed this long for a batch."""
         if self.workers:
             return self.step_gain(max(new_loader_s, self.main_s))
-        return self.step_gain(new_loader_s + self.step_s - min(self.loader_s or self.wait_s, self.step_s))
+        now_s = min(self.loader_s or self.wait_s, self.step_s)
+        kept = min(new_loader_s / now_s, 1.0) if now_s else 1.0
+        beyond_s = self.step_s - self.main_s  # what real steps take more than those on ready batches
+        return self.step_gain(min(self.step_s - now_s + new_loader_s, self.main_s + kept * beyond_s))
 
     @property
     def making_share(self) -> float:
