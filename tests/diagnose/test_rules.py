@@ -218,6 +218,18 @@ def test_few_short_calls_fetch_a_sample_and_long_or_many_ones_work_on_it(calls: 
     assert ("per-item-fetch" in found(run)) == fetches
 
 
+@pytest.mark.parametrize(("system_s", "default", "size", "shared"), [
+    (4e-4, True, 4e5, True), (1e-4, True, 4e5, False), (4e-4, False, 4e5, False), (4e-4, True, 4e3, False),
+])  # fmt: skip
+def test_batches_that_are_only_copied_into_shared_memory_are_transport(
+    system_s: float, default: bool, size: float, shared: bool
+) -> None:
+    """Seen in a script of a stranger, which was two to three times as fast without its workers."""
+    took = slow(5e-3, collate_s=4.9e-3, cpu_s=5e-4, system_s=system_s, sent_bytes=size)
+    run = waiting(real=took, probes=Probes(default_collate=default))
+    assert ("ipc" in found(run)) == shared
+
+
 def test_workers_do_not_take_the_samplers_time_off_the_main_thread() -> None:
     made_s = 4e-4
     alone: dict[str, Any] = {"workers": 0, "facts": loader(num_workers=0), "device_step_s": None, "loader_s": 0.013}

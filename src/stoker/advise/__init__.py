@@ -311,6 +311,12 @@ def _collate(finding: Finding, setting: Setting) -> Iterator[Candidate]:
     yield _loader(setting)
 
 
+def _sent(finding: Finding, setting: Setting) -> Iterator[Candidate]:
+    del finding
+    yield _code("send few tensors, of no larger a type than is used", "return torch.from_numpy(np.stack(items))")
+    yield from _workers_to(0, setting, "no workers: nothing has to be sent")
+
+
 def _threads(finding: Finding, setting: Setting) -> Iterator[Candidate]:
     del finding, setting
     yield _knob("worker_threads", 1, "one thread in each worker")
@@ -374,7 +380,7 @@ CANDIDATES: dict[str, Callable[[Finding, Setting], Iterator[Any]]] = {
     "shm-small": _shm,
     "cpu-quota": _quota,
     "sampler": _simple("order = np.random.default_rng(seed).permutation(n)", "keep the order in an array"),
-    "ipc": _simple("return torch.from_numpy(np.stack(items))", "send few large tensors"),
+    "ipc": _sent,
     "dataset-pickle": _simple(
         "if self.table is None: self.table = np.load(path, mmap_mode='r')", "open the data in the worker, on first use"
     ),

@@ -6,6 +6,7 @@ from stoker.attribute.steady import quantile
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
 from stoker.diagnose.facts import IDLE_CORES, Facts
+from stoker.diagnose.production import Production
 from stoker.records.diagnosis import Finding
 
 SPEED_UP = 1.12
@@ -18,6 +19,8 @@ GROWTH_BYTES_PER_S, GROWTH_LEAST_BYTES = 1 << 20, 24 << 20
 """Private memory of one worker: how fast and how much it must grow."""
 BUFFERS = 50
 """Batches on their way, and what an allocator keeps of them: growth below is no leak."""
+MOSTLY, LARGE_BYTES = 0.5, 1 << 20
+"""Of a batch that is copied into new shared memory: the share that this takes, and its size."""
 IN_TIME = 0.6
 """Making, of the time from one batch to the next: below, workers are done in time and it is the way that takes long."""
 THROTTLED = 0.02
@@ -154,10 +157,12 @@ def shm_small(facts: Facts) -> Finding | None:
 
 
 def ipc(facts: Facts) -> Finding | None:
-    """Workers are done, the loop still waits."""
+    """Workers are done, the loop still waits; or all they do is to put batches where the loop can get them."""
     made = facts.real
     if not facts.waits or made is None or not facts.workers or not facts.loader_s:
         return None
+    if facts.probes.default_collate and made.collate_share > MOSTLY and made.system_s > MOSTLY * made.cpu_s:
+        return _shared(facts, made)
     made_s = facts.made_s or 0.0
     receiving = [drain.cpu_s / drain.batches for drain in facts.probes.drains if drain.batches]
     received_s = max(quantile(receiving, 0.5) - facts.ordering_s, 0.0) if receiving else 0.0
@@ -179,6 +184,23 @@ def ipc(facts: Facts) -> Finding | None:
         gain=gain,
         off=facts.data_off,
         sure=noise.likely(IN_TIME * facts.loader_s, max(made_s, 1e-9), facts.off("made", "loader")),
+    )
+
+
+def _shared(facts: Facts, made: Production) -> Finding | None:
+    """Samples are ready, and the kernel's time for new shared memory is what a batch costs."""
+    size, gain = made.sent_bytes * made.samples, facts.data_gain(1 - made.collate_share)
+    if size < LARGE_BYTES or gain < GAIN:
+        return None
+    return finding(
+        "ipc",
+        ("copying a batch into shared memory", made.collate_s * made.samples, "s"),
+        ("of the time to make it", made.collate_share, "share"),
+        ("of its CPU time in the kernel", made.system_s / made.cpu_s, "share"),
+        ("bytes of a batch", size, "B"),
+        gain=gain,
+        off=facts.data_off,
+        sure=noise.likely(made.collate_share, MOSTLY, facts.off("made")),
     )
 
 
