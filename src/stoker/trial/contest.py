@@ -242,7 +242,7 @@ class Contest:
         for one in candidates:
             one.base = dict(self.base)
         while opened := [one for one in candidates if one.is_open]:
-            if self.left_s < self.process_s * (1 + len(opened)):
+            if self.left_s < self.process_s * len(opened):  # a round may end one process late
                 for one in opened:
                     self._judge(one, last=True)
                 return

@@ -33,7 +33,7 @@ WIDEST = 4
 """Candidates that share a reference in one round."""
 COMPARABLE = 0.5
 """Ideas are tried in one group if their predicted gain is at least this much of the first one's, as logarithms."""
-DOCTOR_SHARE, DOCTOR_LEAST_S, DOCTOR_MOST_S = 0.15, 10.0, 60.0
+DOCTOR_SHARE, DOCTOR_LEAST_S, DOCTOR_MOST_S = 0.1, 10.0, 60.0
 """The part of the budget that the diagnosis may take."""
 START_SHARE = 0.03
 """Starting workers is looked at where it takes this much of an epoch."""
