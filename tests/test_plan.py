@@ -83,11 +83,20 @@ def test_what_was_tried_or_is_set_is_no_idea() -> None:
 def test_starting_workers_anew_matters_where_epochs_are_short() -> None:
     short = replace(WAITING, workers=2, work_s=(0.01,), wait_s=(0.0,), epoch_steps=20, worker_start_s=0.5)
     set_ = replace(FACTS, num_workers=2, prefetch_factor=2, length=20)
-    names = [next(iter(one.knobs)) for one in ideas(situation(pipeline=short, facts=set_))]
-    assert "persistent_workers" in names
+    for potential in (None, 0.9):  # also where steady steps are as fast as the model lets them be
+        names = [next(iter(one.knobs)) for one in ideas(situation(pipeline=short, facts=set_, potential=potential))]
+        assert "persistent_workers" in names
     long = replace(short, epoch_steps=100_000)
     names = [next(iter(one.knobs)) for one in ideas(situation(pipeline=long, facts=set_))]
     assert "persistent_workers" not in names
+
+
+def test_what_the_doctor_saw_is_tried_also_where_the_simulation_sees_nothing() -> None:
+    long = replace(WAITING, workers=2, work_s=(0.01,), wait_s=(0.0,), epoch_steps=100_000)
+    set_ = replace(FACTS, num_workers=2, prefetch_factor=2, length=100_000)
+    said = saying(finding("worker-respawn", 1.3, ("persistent_workers", True)))
+    found = [one for one in ideas(situation(pipeline=long, facts=set_, said=said)) if "persistent_workers" in one.knobs]
+    assert [(one.predicted_ratio, one.gain_max) for one in found] == [(None, 1.3)]
 
 
 def test_the_first_workers_of_short_epochs_are_kept_alive_from_the_start() -> None:

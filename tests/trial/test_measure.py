@@ -32,8 +32,14 @@ class Data(Dataset):
 
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+device = "cpu"
+if "--sim" in sys.argv:
+    from stoker import sim
+    device = sim.Device(forward=0.03, backward=0.05, optimizer=0.02)
+    device.place(model, optimizer)
 for epoch in range(1000):
     for x, y in DataLoader(Data(), batch_size=4, shuffle=True):
+        x, y = x.to(device), y.to(device)
         if "--slow" in sys.argv:
             time.sleep(0.03)
         loss = nn.functional.cross_entropy(model(x), y)
@@ -69,6 +75,16 @@ def test_runs_are_alike_to_the_last_bit_though_the_script_seeds_nothing(
     other = run(tmp_path, monkeypatch, "c", batch_size=8)
     assert (other.batch_size, other.before["batch_size"]) == (8, 4)
     assert other.losses[:TRIAL_STEPS] != first.losses[:TRIAL_STEPS]
+
+
+def test_steps_that_are_only_queued_take_what_the_device_takes_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = run(tmp_path, monkeypatch, "a", "--sim")
+    assert sample.pipeline is not None
+    assert sample.pipeline.loop_cpu_s < 0.04
+    assert sample.step_s is not None
+    assert sample.step_s >= 0.0999
 
 
 def test_a_recorded_device_takes_the_place_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from stoker.knobs import KNOBS
 from stoker.predict.pipeline import Pipeline, epoch_step_s
-from stoker.predict.whatif import KNOWN, changed
+from stoker.predict.whatif import KNOWN, bounded, changed
 from stoker.records.diagnosis import Candidate, Diagnosis, Finding
 from stoker.records.observed import LoaderFacts, Value
 
@@ -62,7 +62,7 @@ class Situation:
         size = knobs.get("batch_size")
         samples = size / self.facts.batch_size if isinstance(size, int) and self.facts.batch_size else 1.0
         ratio = samples * epoch_step_s(self.pipeline) / epoch_step_s(changed(self.pipeline, self.facts, knobs))
-        return ratio if self.potential is None or "batch_size" in knobs else min(ratio, max(self.potential, 1.0))
+        return bounded(ratio, knobs, self.potential)
 
     def is_safe(self, knobs: Mapping[str, Value]) -> bool:
         """True if memory holds it, as far as simulated."""
@@ -117,7 +117,7 @@ def _from_candidate(now: Situation, finding: Finding, candidate: Candidate, name
         bound = max(bound / now.gained, 1.0)
     predicted = now.ratio(knobs)
     why = f"{candidate.text} ({finding.cause})"
-    if predicted is not None and name == "num_workers" and predicted < WORTH <= bound:
+    if predicted is not None and predicted < WORTH <= bound:
         predicted = None  # the experiments inside the run saw a gain that the simulation does not: try it
     yield Idea(knobs, why, finding.cause, predicted, None if predicted is not None else bound)
 

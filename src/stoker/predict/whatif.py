@@ -125,3 +125,13 @@ def _worker_bytes(meters: Sequence[Meter], makers: Sequence[WorkerTrack], facts:
         return 0
     metered = max((_peak(meters, [str(maker.pid)]) for maker in makers), default=0)
     return metered or max((batch.private_bytes for maker in makers for batch in maker.batches), default=0)
+
+
+def bounded(ratio: float, knobs: Mapping[str, Value], potential: float | None) -> float:
+    """A simulated ratio of rates, no larger than the loop's on ready batches: that one is of steady steps.
+
+    Another batch size has another one, and starting workers is no steady step.
+    """
+    if potential is None or "batch_size" in knobs or "persistent_workers" in knobs:
+        return ratio
+    return min(ratio, max(potential, 1.0))

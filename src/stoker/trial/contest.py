@@ -13,7 +13,7 @@ from statistics import median
 
 from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError, UsageError
 from stoker.predict.pipeline import epoch_step_s
-from stoker.predict.whatif import KNOWN, changed
+from stoker.predict.whatif import KNOWN, bounded, changed
 from stoker.records.observed import Value
 from stoker.records.tuning import Decision, Judgement, Limits, Outcome, Round
 from stoker.trial import cold
@@ -372,8 +372,7 @@ def predicted(
     size = knobs.get("batch_size")
     samples = size / facts.batch_size if isinstance(size, int) and facts.batch_size else 1.0
     ratio = samples * epoch_step_s(pipeline) / epoch_step_s(other)
-    bounded = ratio if potential is None or "batch_size" in knobs else min(ratio, max(potential, 1.0))
-    return bounded, other.memory_bytes
+    return bounded(ratio, knobs, potential), other.memory_bytes
 
 
 def no_reference(outcome: Outcome, steps: int, output: Path) -> StokerError:

@@ -187,13 +187,15 @@ def _sample(place: Path, outcome: Outcome) -> Sample:
     finished = outcome.ending == "finished"
     train = [one for one in named.passes if one.is_train and one.batches]
     parts = epoch_parts(named)
+    pipeline = _pipeline(seen, named, outcome.host_peak_bytes)
+    device_s = pipeline.device_s if pipeline else None
     return Sample(
         outcome=outcome,
-        step_s=_step_s(named) if finished and len(named.steps) >= FEWEST_STEPS else None,
+        step_s=_step_s(named, device_s or 0.0) if finished and len(named.steps) >= FEWEST_STEPS else None,
         steps=len(named.steps),
         batch_size=loader.batch_size if loader else None,
         loader=loader,
-        pipeline=_pipeline(seen, named, outcome.host_peak_bytes),
+        pipeline=pipeline,
         before=before,
         refused=refused,
         losses=track.losses,
@@ -221,13 +223,17 @@ def _pipeline(seen: Observation, named: Attribution, peak_bytes: int | None) -> 
     return found.thinned(every)
 
 
-def _step_s(named: Attribution) -> float | None:
-    """Seconds a step over a whole epoch: its first batch, its head and its steady steps."""
+def _step_s(named: Attribution, device_s: float) -> float | None:
+    """Seconds a step over a whole epoch: its first batch, its head and its steady steps.
+
+    A loop that waits for its device only now and then queues steps faster than they are done: they take at least what
+    the device was busy with one.
+    """
     parts = epoch_parts(named)
     if parts is None:
-        return named.steady.mean_step_s if named.steady else None
+        return max(named.steady.mean_step_s, device_s) if named.steady else None
     length = next(one.length for one in named.passes if one.is_train and one.length)
-    return (parts.first_batch_s + parts.head_s + parts.steady_s) / length
+    return parts.first_batch_s / length + max((parts.head_s + parts.steady_s) / length, device_s)
 
 
 def _notes(directory: Path) -> Iterator[dict[str, Any]]:
