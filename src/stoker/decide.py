@@ -27,7 +27,7 @@ twenty (all four above one: 1/16), and every further look is another chance to b
 EARLY = 3
 CLEAR = {EARLY: 1.3, 4: 1.1}
 """An effect that clears the noise by this factor in every one of so many rounds needs no more of them: noise of 30 %
-does so once in some hundred times (simulated in tests/test_decide.py)."""
+does so about once in fifty times, at either look (simulated with `share_kept` of tests/test_decide.py)."""
 
 MIN_GAIN = 0.03
 """A gain that is surely below this is not worth a setting (the tuner's plan stops at the same figure)."""

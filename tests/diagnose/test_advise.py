@@ -68,9 +68,9 @@ def test_images_are_to_be_packed_at_a_size_and_other_data_as_it_is(cause: str) -
     for files, sized in ((("/d/cat/1.jpg", "/d/dog/2.JPG"), True), (("/d/1.npy", "/d/2.npy"), False)):
         made = dataclasses.replace(seen.workers[0], makings=(Making(8, 1.0, 0, None, None, (), files),))
         found = advise(said, dataclasses.replace(seen, workers=(made,))).findings[0].candidates
-        commands = [one.hint for one in found if one.hint.startswith("stoker pack /d ")]
-        assert bool(commands) or (cause == "decode-cpu" and not sized)
-        assert all(("--size" in command) == sized for command in commands)
+        packs = [one for one in found if one.hint.startswith("stoker pack /d ")]
+        assert bool(packs) == ((cause, sized) not in {("decode-cpu", False), ("shuffle-thrash", True)})
+        assert all(("--size" in one.hint, one.changes_results) == (sized, sized) for one in packs)
 
 
 def test_a_run_gains_by_a_restart_only_early() -> None:

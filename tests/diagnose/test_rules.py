@@ -224,7 +224,7 @@ def test_few_short_calls_fetch_a_sample_and_long_or_many_ones_work_on_it(calls: 
 def test_batches_that_are_only_copied_into_shared_memory_are_transport(
     system_s: float, default: bool, size: float, shared: bool
 ) -> None:
-    """Seen in a script of a stranger, which was two to three times as fast without its workers."""
+    """Seen in a script of a stranger, which was faster without its workers."""
     took = slow(5e-3, collate_s=4.9e-3, cpu_s=5e-4, system_s=system_s, sent_bytes=size)
     run = waiting(real=took, probes=Probes(default_collate=default))
     assert ("ipc" in found(run)) == shared

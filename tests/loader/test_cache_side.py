@@ -96,6 +96,17 @@ def test_what_is_no_image_is_named_and_not_kept(store: Store, tmp_path: Path) ->
     assert len(files(tmp_path / "cache")) == ROWS
 
 
+def test_whatever_goes_wrong_while_an_image_is_made_smaller_reaches_who_waits(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: Any) -> Any:
+        raise RuntimeError("no room for pixels")
+
+    monkeypatch.setattr("stoker.loader.source.images.shrunk", breaks)
+    with pytest.raises(RuntimeError, match="no room for pixels"):
+        pixels(opened(store, tmp_path / "cache", cache_side=32))
+
+
 def test_staging_keeps_them_smaller_too(store: Store, tmp_path: Path) -> None:
     staged = opened(store, tmp_path / "cache", cache_side=32).stage()
     reads = store.stats()["reads"]

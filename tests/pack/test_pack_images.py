@@ -1,6 +1,7 @@
 """Images, packed: smaller JPEGs in the folders they were in, or raw pixels that are those of the images themselves."""
 
 import json
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from stoker.commands.pack import pack
 from stoker.loader.front import Loader
 from stoker.loader.source.images import ImageSource
 from stoker.loader.source.shrink import smaller
-from stoker.pack import execute, plan
+from stoker.pack import execute, images, plan
 from stoker.pack.kinds import plan_for
 from stoker.pack.plan import Options
 from stoker.pack.staging import MANIFEST, verify
@@ -112,13 +113,31 @@ def test_an_image_never_grows_and_never_vanishes(height: int, width: int, side: 
 
 @pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize("data", [b"", b"\xff\xd8 no image", b"GIF89a"])
+@pytest.mark.parametrize("looked_at", [1, 16])  # of one it is only known when it is written
 def test_what_is_no_image_is_named_and_nothing_is_left_in_its_place(
-    photos: Path, tmp_path: Path, data: bytes, raw: bool
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_at: int, data: bytes, raw: bool
 ) -> None:
+    monkeypatch.setattr(images, "_LOOKED_AT", looked_at)
     (photos / "dog" / "bad.jpg").write_bytes(data)
     with pytest.raises(errors.CorruptError, match=r"bad\.jpg.*cannot be decoded as an image"):
         run(photos, tmp_path / "dst", size=(16,), raw=raw)
     assert not (tmp_path / "dst").exists()
+
+
+def test_two_images_never_become_one(photos: Path) -> None:
+    (photos / "dog" / "wide.png.jpg").write_bytes(photo(8, 40, 40))
+    with pytest.raises(errors.UsageError, match=r"two images would become dog/wide\.png\.jpg"):
+        plan_for([str(photos)], Options(size=(16,)))
+    assert len(plan_for([str(photos)], Options(size=(16,), raw=True)).files) == 7
+
+
+def test_a_missing_extra_is_named(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(images, "version", gone)
+    with pytest.raises(errors.MissingExtraError, match=r"stoker\[images\]"):
+        plan_for([str(photos)], Options(size=(16,)))
 
 
 def test_a_plan_that_leads_out_of_its_folder_is_refused(photos: Path, tmp_path: Path) -> None:
@@ -135,7 +154,7 @@ def test_the_command_says_what_it_will_do_and_does_it(photos: Path, tmp_path: Pa
     done = CliRunner().invoke(pack, [str(photos), str(tmp_path / "dst"), "--size", "48", "--memory", "2GiB"])
     assert done.exit_code == 0, done.output
     assert "6 files" in done.output
-    assert "2 folders or files of images" in done.output
+    assert "2 folders and files of JPEGs" in done.output
     assert sizes(tmp_path / "dst")["cat/wide.jpg"] == (48, 80)
     worse = CliRunner().invoke(pack, [str(photos), str(tmp_path / "low"), "--size", "48", "--quality", "20"])
     assert worse.exit_code == 0, worse.output

@@ -125,8 +125,20 @@ def _code(text: str, hint: str, *, changes_results: bool = False, horizon: Horiz
     return Candidate("code", text, None, None, hint, "low", changes_results, horizon)
 
 
-def _layout(text: str, hint: str) -> Candidate:
-    return Candidate("layout", text, None, None, hint, "low", False, "production")
+def _layout(setting: Setting, text: str, to: str, more: str = "") -> Candidate:
+    """`stoker pack` for the folder of the files that were read; one that is not known has a word for it.
+
+    A `to` that begins with a dash is added to the folder's name. Images are packed smaller, so results change.
+    """
+    known = [file for file in setting.files if not file.startswith("http")]
+    folder = _common(known) if known else "DATA"
+    images = _has_images(setting)
+    hint = f"stoker pack {folder} {folder + to if to.startswith('-') else to}{' --size 256' if images else more}"
+    return Candidate("layout", text, None, None, hint, "low", images, "production")
+
+
+def _has_images(setting: Setting) -> bool:
+    return any(file.lower().endswith(IMAGES) and not file.startswith("http") for file in setting.files)
 
 
 def _loader(setting: Setting) -> Candidate:
@@ -157,17 +169,6 @@ def _source(files: tuple[str, ...]) -> tuple[str | None, str]:
 def _common(files: list[str]) -> str:
     """The folder that holds them all; one above, if each has a folder of its own."""
     return os.path.commonpath([os.path.dirname(file) for file in files])  # noqa: PTH120
-
-
-def _pack(setting: Setting, to: str, more: str = "") -> str:
-    """`stoker pack` for the folder of the files that were read, as they are known, or a word for it.
-
-    A `to` that begins with a dash is added to the folder's name.
-    """
-    known = [file for file in setting.files if not file.startswith("http")]
-    folder = _common(known) if known else "DATA"
-    size = " --size 256" if any(file.lower().endswith(IMAGES) for file in known) else ""
-    return f"stoker pack {folder} {folder + to if to.startswith('-') else to}{size or more}"
 
 
 def _at(finding: Finding) -> str:
@@ -217,11 +218,12 @@ def _per_item(finding: Finding, setting: Setting) -> Iterator[Candidate]:
 def _shuffle(finding: Finding, setting: Setting) -> Iterator[Candidate]:
     del finding
     yield _loader(setting)
-    yield _layout("shuffle once on disk, then read in order", _pack(setting, "-shuffled", " --shuffle"))
+    if not _has_images(setting):  # each is a file of its own, which has no order on disk
+        yield _layout(setting, "shuffle once on disk, then read in order", "-shuffled", " --shuffle")
 
 
 def _amplified(finding: Finding, setting: Setting) -> Iterator[Candidate]:
-    yield _layout("store it in pieces of the size that is used", _pack(setting, "-packed"))
+    yield _layout(setting, "store it in pieces of the size that is used", "-packed")
     yield _code(f"take several samples from each read{_at(finding)}", "", changes_results=True)
     yield _loader(setting)
 
@@ -235,20 +237,19 @@ def _latency(finding: Finding, setting: Setting) -> Iterator[Candidate]:
     )
     more = 4 * max(setting.workers, 1)
     yield from _workers_to(more, setting, f"{more} workers: they wait, they do not work")
-    yield _layout("stage the data on a local disk first", _pack(setting, "/local/copy"))
+    yield _layout(setting, "stage the data on a local disk first", "/local/copy")
 
 
 def _cold(finding: Finding, setting: Setting) -> Iterator[Candidate]:
     del finding
-    yield _layout("fetch everything before the first epoch", _pack(setting, "/local/copy"))
+    yield _layout(setting, "fetch everything before the first epoch", "/local/copy")
     yield _loader(setting)
 
 
 def _decode(finding: Finding, setting: Setting) -> Iterator[Candidate]:
     yield _code(f"decode less, with a faster decoder, or once{_at(finding)}", "image.draft('RGB', (224, 224))")
-    if _source(setting.files)[1] == PICTURES:
-        text, hint = "store the images once, at about the size that is used", _pack(setting, "-small")
-        yield Candidate("layout", text, None, None, hint, "low", True, "production")
+    if _has_images(setting):
+        yield _layout(setting, "store the images once, at about the size that is used", "-small")
         yield _loader(setting)
 
 

@@ -1,6 +1,7 @@
 """`stoker pack SRC DST`: re-layout a data set into shards that load at memory speed."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,16 @@ if TYPE_CHECKING:
     from stoker.pack.plan import Plan
 
 
-def _patch(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    parts = value.replace("x", ",").split(",")
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise click.BadParameter(f"{value!r} is no size; expected a number for each axis, such as 72,136,136")
-    return tuple(int(part) for part in parts)
+def _sides(example: str) -> Callable[[click.Context, click.Parameter, str | None], tuple[int, ...] | None]:
+    def parse(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+        if value is None:
+            return None
+        parts = value.replace("x", ",").split(",")
+        if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+            raise click.BadParameter(f"{value!r} is no size; expected {example}")
+        return tuple(int(part) for part in parts)
+
+    return parse
 
 
 @click.command(context_settings={"show_default": True})
@@ -29,8 +33,16 @@ def _patch(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
 @click.option("--compress", is_flag=True, help="Compress Parquet and Zarr with zstd.")
 @click.option("--shard-size", default="256MB", help="About the size of an output file.")
 @click.option("--row-group", type=click.IntRange(1), help="Rows of a Parquet row group [default: about 1 MiB].")
-@click.option("--patch", callback=_patch, help="Of volumes: the patch that chunks must suit, such as 72,136,136.")
-@click.option("--size", callback=_patch, help="Of images: the shorter side of the JPEGs; with --raw height,width.")
+@click.option(
+    "--patch",
+    callback=_sides("a number for each axis, such as 72,136,136"),
+    help="Of volumes: the patch that chunks must suit, such as 72,136,136.",
+)
+@click.option(
+    "--size",
+    callback=_sides("pixels, such as 256, or 224,320 with --raw"),
+    help="Of images: the shorter side of the JPEGs; with --raw height,width.",
+)
 @click.option("--raw", is_flag=True, help="Of images: write pixels instead of JPEGs, as .npy records.")
 @click.option("--quality", type=click.IntRange(1, 100), default=90, help="Of JPEGs.")
 @click.option("--tokenizer", type=click.Path(exists=True), help="Of text: a tokenizer.json.")
@@ -105,13 +117,13 @@ _WHAT = {
     "rows": "files of Parquet rows",
     "text": "files of tokens",
     "volumes": "Zarr volumes",
-    "images": "folders or files of images",
+    "images": "folders and files of JPEGs",
 }
 
 
 def _estimate(plan: "Plan", destination: Path) -> str:
     rows = "" if plan.rows is None or plan.kind == "volumes" else f", {plan.rows:,} rows"
-    what = _WHAT[plan.kind]
+    what = "files of pixels" if plan.settings.get("raw") else _WHAT[plan.kind]
     order = "" if plan.seed is None else f", shuffled (seed {plan.seed})"
     extra = f"; up to {plan.source_bytes / 1e6:,.0f} MB more while it runs" if plan.pieces else ""
     return (

@@ -161,8 +161,8 @@ def ipc(facts: Facts) -> Finding | None:
     made = facts.real
     if not facts.waits or made is None or not facts.workers or not facts.loader_s:
         return None
-    if facts.probes.default_collate and made.collate_share > MOSTLY and made.system_s > MOSTLY * made.cpu_s:
-        return _shared(facts, made)
+    if (shared := _shared(facts, made)) is not None:
+        return shared
     made_s = facts.made_s or 0.0
     receiving = [drain.cpu_s / drain.batches for drain in facts.probes.drains if drain.batches]
     received_s = max(quantile(receiving, 0.5) - facts.ordering_s, 0.0) if receiving else 0.0
@@ -189,8 +189,9 @@ def ipc(facts: Facts) -> Finding | None:
 
 def _shared(facts: Facts, made: Production) -> Finding | None:
     """Samples are ready, and the kernel's time for new shared memory is what a batch costs."""
+    in_kernel = made.collate_share > MOSTLY and made.system_s > MOSTLY * made.cpu_s
     size, gain = made.sent_bytes * made.samples, facts.data_gain(1 - made.collate_share)
-    if size < LARGE_BYTES or gain < GAIN:
+    if not (facts.probes.default_collate and in_kernel) or size < LARGE_BYTES or gain < GAIN:
         return None
     return finding(
         "ipc",

@@ -83,6 +83,7 @@ def watch_backward(torch: ModuleType, recorder: Recorder, patches: Patches, pace
     def watched(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:  # Tensor.backward ends up here too
+            # As `spanned` does it, in one frame less.
             if not pace.backwards:  # the thread that trains is the one to watch, if the main thread does not
                 home[0] = get_ident()
             pace.backwards += 1

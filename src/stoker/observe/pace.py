@@ -32,6 +32,7 @@ NOT_TRAINING = 4
 DEAF = 20
 """A script that has caught this many requests to end is ended without asking."""
 LOOK_NS, NEVER = 5_000_000, 1 << 62
+"""How seldom a fast loop is asked whether its epoch is over."""
 CUT, END = "cut", "end"
 
 

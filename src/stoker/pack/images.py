@@ -1,10 +1,11 @@
 """Images, to smaller JPEGs in the same folders, or to raw pixels in `.npy` records."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from itertools import groupby, starmap
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ _DENSITY = 0.35
 
 def make_plan(files: Sequence[str], options: Options) -> Plan:
     """A folder for each class, or shards of records with `image` and `label`."""
+    writer = f"simplejpeg {_installed()}, torch {torch.__version__}"
     root, manifest = _listed(files)
     side = _side(options)
     if options.compress:
@@ -45,7 +47,7 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
     return Plan(
         version=VERSION,
         kind="images",
-        files=tuple(starmap(lambda name, size: _file(root, name, size), zip(names, sizes, strict=True))),
+        files=tuple(_file(root, name, size) for name, size in zip(names, sizes, strict=True)),
         rows=len(names),
         row_bytes=row_bytes,
         seed=options.seed if options.shuffle else None,
@@ -59,7 +61,7 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
         },
         pieces=(),
         outputs=tuple(_shards(len(names), row_bytes, options) if options.raw else _folders(names, row_bytes)),
-        writer=f"simplejpeg {_installed()}, torch {torch.__version__}",
+        writer=writer,
     )
 
 
@@ -95,15 +97,15 @@ def _shards(rows: int, row_bytes: float, options: Options) -> Iterator[Output]:
 
 def _folders(names: Sequence[str], row_bytes: float) -> Iterator[Output]:
     """An output for each first directory; an image in none is an output of its own."""
-    start, seen = 0, set()
+    twice = [name for name, count in Counter(map(_renamed, names)).items() if count > 1]
+    if twice:
+        raise UsageError(f"two images would become {twice[0]}; rename one of them")
+    start = 0
     for top, group in groupby(names, key=lambda name: name.partition("/")[0]):
         count = len(list(group))
         name = top if "/" in names[start] else _renamed(top)
         if name.startswith("."):
             raise UsageError(f"{name} is hidden; move it away, or give it another name")
-        if name in seen:
-            raise UsageError(f"two images would become {name}; rename one of them")
-        seen.add(name)
         yield Output(name, start, start + count, int(count * row_bytes))
         start += count
 

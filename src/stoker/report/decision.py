@@ -10,13 +10,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from stoker.decide import MIN_GAIN
 from stoker.records.diagnosis import Finding
 from stoker.records.observed import LoaderFacts, Value
 from stoker.records.tuning import LossCheck, Trial, Tuning, TuningContext
 from stoker.report import findings, units
 
-WORTH = 1.03
-"""What is less is not worth more rounds."""
 MOST_NEXT = 6
 
 
@@ -93,7 +92,7 @@ def _closing(tuning: Tuning) -> Iterator[str]:
 
 
 def _unsettled(tuning: Tuning) -> list[Trial]:
-    return [trial for trial in tuning.trials if trial.decision == "undecided" and (trial.ratio or 1.0) > WORTH]
+    return [trial for trial in tuning.trials if trial.decision == "undecided" and (trial.ratio or 1.0) > 1.0 + MIN_GAIN]
 
 
 def _beyond_knobs(tuning: Tuning) -> Iterator[str]:

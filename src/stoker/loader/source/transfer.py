@@ -318,7 +318,7 @@ class Transfer:
                 continue
             try:
                 ready = data if self._prepare is None else self._prepare(want.row, data)
-            except DataError as error:
+            except Exception as error:  # noqa: BLE001  belongs to whoever waits, who would wait for ever
                 self._release(want)
                 want.finish(error=error)
                 continue
