@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stoker.knobs import KNOBS
-from stoker.predict.pipeline import Pipeline, epoch_step_s
-from stoker.predict.whatif import KNOWN, bounded, changed
+from stoker.predict.pipeline import Pipeline
+from stoker.predict.whatif import simulated
 from stoker.records.diagnosis import Candidate, Diagnosis, Finding
 from stoker.records.observed import LoaderFacts, Value
 
@@ -57,18 +57,13 @@ class Situation:
 
     def ratio(self, knobs: Mapping[str, Value]) -> float | None:
         """Simulated: the rate with these knobs over the rate as it is."""
-        if self.pipeline is None or self.facts is None or any(name not in KNOWN for name in knobs):
-            return None
-        size = knobs.get("batch_size")
-        samples = size / self.facts.batch_size if isinstance(size, int) and self.facts.batch_size else 1.0
-        ratio = samples * epoch_step_s(self.pipeline) / epoch_step_s(changed(self.pipeline, self.facts, knobs))
-        return bounded(ratio, knobs, self.potential)
+        found = simulated(self.pipeline, self.facts, knobs, self.potential)
+        return None if found is None else found[0]
 
     def is_safe(self, knobs: Mapping[str, Value]) -> bool:
         """True if memory holds it, as far as simulated."""
-        if self.pipeline is None or self.facts is None or any(name not in KNOWN for name in knobs):
-            return True
-        return self.fits(changed(self.pipeline, self.facts, knobs).memory_bytes)
+        found = simulated(self.pipeline, self.facts, knobs)
+        return found is None or self.fits(found[1])
 
     def is_set(self, name: str, value: Value) -> bool:
         """True if the reference has this already."""

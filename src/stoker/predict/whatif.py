@@ -6,7 +6,7 @@ from typing import Any
 
 from stoker.errors import UsageError
 from stoker.predict import epoch_parts
-from stoker.predict.pipeline import Pipeline
+from stoker.predict.pipeline import Pipeline, epoch_step_s
 from stoker.records.attributed import Attribution
 from stoker.records.observed import LoaderFacts, Meter, Observation, Value, WorkerBatch, WorkerTrack
 
@@ -127,11 +127,20 @@ def _worker_bytes(meters: Sequence[Meter], makers: Sequence[WorkerTrack], facts:
     return metered or max((batch.private_bytes for maker in makers for batch in maker.batches), default=0)
 
 
-def bounded(ratio: float, knobs: Mapping[str, Value], potential: float | None) -> float:
-    """A simulated ratio of rates, no larger than the loop's on ready batches: that one is of steady steps.
+def simulated(
+    pipeline: Pipeline | None, facts: LoaderFacts | None, knobs: Mapping[str, Value], potential: float | None = None
+) -> tuple[float, int] | None:
+    """With these knobs: the rate over the rate as it is, and the bytes of memory; None where it cannot be told.
 
-    Another batch size has another one, and starting workers is no steady step.
+    `potential` is what the loop does on ready batches, over its present rate, in steady steps: no setting of a loader
+    gets beyond. Another batch size has another one, and starting workers is no steady step.
     """
-    if potential is None or "batch_size" in knobs or "persistent_workers" in knobs:
-        return ratio
-    return min(ratio, max(potential, 1.0))
+    if pipeline is None or facts is None or any(name not in KNOWN for name in knobs):
+        return None
+    other = changed(pipeline, facts, knobs)
+    size = knobs.get("batch_size")
+    samples = size / facts.batch_size if isinstance(size, int) and facts.batch_size else 1.0
+    ratio = samples * epoch_step_s(pipeline) / epoch_step_s(other)
+    if potential is not None and not {"batch_size", "persistent_workers"} & knobs.keys():
+        ratio = min(ratio, max(potential, 1.0))
+    return ratio, other.memory_bytes

@@ -12,8 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError, UsageError
-from stoker.predict.pipeline import epoch_step_s
-from stoker.predict.whatif import KNOWN, bounded, changed
+from stoker.predict.whatif import simulated
 from stoker.records.observed import Value
 from stoker.records.tuning import Decision, Judgement, Limits, Outcome, Round
 from stoker.trial import cold
@@ -267,7 +266,9 @@ class Contest:
 
     def _try(self, one: Candidate) -> None:
         if self.references:
-            ratio, predicted_bytes = predicted(self.references[-1], one.knobs, self.potential)
+            reference = self.references[-1]
+            found = simulated(reference.pipeline, reference.loader, one.knobs, self.potential)
+            ratio, predicted_bytes = found or (None, None)
             size = batch_size_in(one.knobs)
             if size is not None:
                 ratio = self._ratio_at(size) if len(one.knobs) == 1 else None
@@ -356,23 +357,6 @@ def _failure(sample: Sample, reference: Sample | None) -> tuple[Decision, str] |
 def _rate(sample: Sample) -> float:
     assert sample.sample_s is not None
     return sample.sample_s
-
-
-def predicted(
-    reference: Sample, knobs: Mapping[str, Value], potential: float | None = None
-) -> tuple[float | None, int | None]:
-    """Candidate over reference: the ratio of rates, and the bytes of memory, as simulated; None where it cannot be.
-
-    `potential` is what the model itself allows; another batch size has another one.
-    """
-    pipeline, facts = reference.pipeline, reference.loader
-    if pipeline is None or facts is None or any(name not in KNOWN for name in knobs):
-        return None, None
-    other = changed(pipeline, facts, knobs)
-    size = knobs.get("batch_size")
-    samples = size / facts.batch_size if isinstance(size, int) and facts.batch_size else 1.0
-    ratio = samples * epoch_step_s(pipeline) / epoch_step_s(other)
-    return bounded(ratio, knobs, potential), other.memory_bytes
 
 
 def no_reference(outcome: Outcome, steps: int, output: Path) -> StokerError:
