@@ -48,7 +48,7 @@ class Ended:
 def resolve(command: Sequence[str]) -> list[str]:
     """The command as it is started; a mistake that can be seen beforehand is said beforehand."""
     if not command:
-        raise UsageError("no command was given; write it after two dashes: stoker doctor -- python train.py")
+        raise UsageError("no command was given; write it after two dashes, at the end: -- python train.py")
     first = command[0]
     if first.startswith("-"):
         raise UsageError(f"no option is called {first}; options stand before the command. See: stoker doctor --help")
