@@ -51,7 +51,7 @@ def resolve(command: Sequence[str]) -> list[str]:
         raise UsageError("no command was given; write it after two dashes, at the end: -- python train.py")
     first = command[0]
     if first.startswith("-"):
-        raise UsageError(f"no option is called {first}; options stand before the command. See: stoker doctor --help")
+        raise UsageError(f"no option is called {first}; --help lists them. They stand before the command")
     if first.endswith(".py"):
         if not Path(first).is_file():
             raise UsageError(f"{first} does not exist; expected the path of a training script")
