@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +42,25 @@ def opened(browser: Browser, server: Server, scheme: Any = "light", width: int =
     yield page
     assert said == []
     context.close()
+
+
+@contextmanager
+def going_on(notes: Path, note: dict[str, Any]) -> Iterator[None]:
+    """A process that writes a note now and then: one that is silent for long counts as lost."""
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.wait(1):
+            with notes.open("a") as file:
+                file.write(json.dumps(note) + "\n")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        writer.join()
 
 
 def _is_ours(url: str, server: Server) -> bool:
@@ -173,7 +193,7 @@ def test_nothing_that_a_script_is_called_becomes_code(browser: Browser, tmp_path
         file.write("".join(json.dumps(note) + "\n" for note in (odd, failed, pulse)))
     write_tuning(home, "tuned", knob=ATTACK, command=command)
     Ledger(home).add_bench([ATTACK], json.dumps({**BENCH, "kind": ATTACK}))
-    with Server(home) as server, opened(browser, server) as page:
+    with going_on(notes, pulse), Server(home) as server, opened(browser, server) as page:
         for path in ("", "run/bad", "run/tuned", "data", "compare?run=bad&run=plain"):
             page.goto(f"{server.url}{path}")
             page.wait_for_selector("#content:not(:has(.working))")

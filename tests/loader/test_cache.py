@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,19 @@ def test_the_first_epoch_fills_it_and_later_ones_and_later_runs_ask_for_nothing(
     assert read(opened(store, tmp_path / "cache")).requests == 0
     assert store.stats()["lists"] == 1
     assert len(files(tmp_path / "cache")) == ROWS
+
+
+def test_an_epoch_that_is_all_there_starts_no_thread_that_asks(store: Store, tmp_path: Path) -> None:
+    def asking() -> set[str]:
+        return {thread.name for thread in threading.enumerate()} & {"stoker-remote", "stoker-settle"}
+
+    seen = []
+    for _ in range(2):
+        with Loader(opened(store, tmp_path / "cache"), 8, True) as loader:
+            seen.append([asking() for _ in loader])
+        assert not asking()
+    assert all(seen[0])
+    assert not any(seen[1])
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "empty", "grow", "gone"])
@@ -156,6 +170,8 @@ SCRIPT = textwrap.dedent("""
             for batch in loader:
                 check(batch)
                 print("batch", flush=True)
+        print("done", flush=True)
+        sys.stdin.readline()
     print(loader.stats().remote.cache_off, loader.stats().remote.requests)
 """)
 
@@ -179,6 +195,9 @@ def test_processes_and_ranks_that_share_it_download_each_object_once(tmp_path: P
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
+        for process in running:  # one that ended would break off what it brings for its next epoch
+            assert process.stdout is not None
+            assert "done\n" in process.stdout
         for process in running:
             out, err = process.communicate(timeout=120)
             assert process.returncode == 0, err

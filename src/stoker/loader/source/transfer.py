@@ -104,7 +104,10 @@ class Counters:
 
 
 class Transfer:
-    """The requests of one stream. `supply` gives the next object to ask for, or None; it is called in the thread."""
+    """The requests of one stream. `supply` gives the next object to ask for, or None; it is called in the thread.
+
+    Its threads start with the first object that somebody waits for: an epoch that is all in the cache has none.
+    """
 
     def __init__(
         self,
@@ -120,62 +123,83 @@ class Transfer:
         """`prepare` makes of an object's bytes what is kept and handed out."""
         self._prepare = prepare
         self._remote, self._manifest, self._cache = remote, manifest, cache
-        self._claims: Claims | None = cache.claims() if cache else None
+        self._claims: Claims | None = None
         self._limit, self._counters = limit, counters
         self._supply = supply
         self._urgent: deque[Want] = deque()
         self._active: set[Want] = set()
         self._arrived: queue.SimpleQueue[tuple[Want, Any] | None] = queue.SimpleQueue()
         self._closed = False
-        self._loop = asyncio.new_event_loop()
-        self._threads = [threading.Thread(target=self._run, name="stoker-remote", daemon=True)]
-        self._threads += [
-            threading.Thread(target=self._settle, name="stoker-settle", daemon=True) for _ in range(_SETTLERS)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._starting = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def _start(self) -> asyncio.AbstractEventLoop | None:
+        """The loop of the requests; None if it is too late for any. No lock is shared with `close`."""
+        with self._starting:
+            if self._loop is None and not self._closed:
+                loop = asyncio.new_event_loop()
+                self._claims = self._cache.claims() if self._cache else None
+                parts = [("stoker-remote", self._run), *_SETTLERS * [("stoker-settle", self._settle)]]
+                self._threads = [
+                    threading.Thread(target=run, args=(loop,), name=name, daemon=True) for name, run in parts
+                ]
+                for thread in self._threads:
+                    thread.start()
+                self._loop = loop
+                if self._closed:
+                    self._call(loop, loop.stop)
+            return self._loop
 
     # ---- called from other threads
 
     def wake(self) -> None:
         """There may be something to ask for."""
-        self._call(self._pump)
+        if self._loop is not None:
+            self._call(self._loop, self._pump)
 
     def hurry(self, want: Want) -> None:
         """Somebody waits for an object; ask for it now, whatever the order says."""
-        self._call(self._hurry, want)
+        loop = self._start()
+        if loop is None or not self._call(loop, self._hurry, want):
+            self._give_up(want)
 
-    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+    def _call(self, loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> bool:
+        """Have it called in the thread of the requests; False if that has ended."""
         try:
-            self._loop.call_soon_threadsafe(function, *arguments)
-        except RuntimeError as error:
+            loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
             if not self._closed:
                 raise
-            for want in arguments:
-                if isinstance(want, Want) and not want.done:
-                    want.finish(error=_closed(error))
+            return False
+        return True
+
+    @staticmethod
+    def _give_up(want: Want) -> None:
+        if not want.done:
+            want.finish(error=ClosedError("the loader was closed while it waited for an object"))
 
     def close(self, *, join: bool = True) -> None:
         """End all requests; whoever waits is told. Safe to call twice, and from any thread."""
         if not self._closed:
             self._closed = True
-            self._call(self._loop.stop)
-        if join and threading.current_thread() not in self._threads:
+            if self._loop is not None:
+                self._call(self._loop, self._loop.stop)
+        if join and self._loop is not None and threading.current_thread() not in self._threads:
             self._threads[0].join(_JOIN_S)
 
     # ---- the thread of the requests
 
-    def _run(self) -> None:
-        self._loop.call_soon(self._pump)
-        self._loop.call_later(_WATCH_S, self._watch)
-        self._loop.run_forever()
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_soon(self._pump)
+        loop.call_later(_WATCH_S, self._watch)
+        loop.run_forever()
         for want in self._active:
             self._end(want)
-        self._loop.run_until_complete(asyncio.sleep(0))  # the cancelled requests are told
-        self._loop.close()
+        loop.run_until_complete(asyncio.sleep(0))  # the cancelled requests are told
+        loop.close()
         for want in [*self._active, *self._urgent]:
-            if not want.done:
-                want.finish(error=_closed())
+            self._give_up(want)
         for _ in range(_SETTLERS):
             self._arrived.put(None)
         for thread in self._threads[1:]:
@@ -213,7 +237,7 @@ class Transfer:
         assert self._claims is not None
         want.claimed = self._claims.take(self._cache.name(want.row))
         if not want.claimed and time.monotonic() < until_s:
-            self._loop.call_later(pause_s, self._claim, want, min(_POLL_S[1], 2 * pause_s), until_s)
+            asyncio.get_running_loop().call_later(pause_s, self._claim, want, min(_POLL_S[1], 2 * pause_s), until_s)
         elif self._cache.has(want.row):
             self._finish(want)
         else:
@@ -227,7 +251,7 @@ class Transfer:
         if not hedge:
             want.begun_s, want.hedged = now_s, False
         self._counters.add("requests")
-        answer = asyncio.ensure_future(self._remote.get(self._manifest, want.row), loop=self._loop)
+        answer = asyncio.ensure_future(self._remote.get(self._manifest, want.row))
         want.asked.add(answer)
         answer.add_done_callback(partial(self._answered, want, now_s, hedge))
 
@@ -277,7 +301,7 @@ class Transfer:
         want.tries += 1
         self._counters.add("retries")
         self._active.add(want)
-        self._loop.call_later(backoff_s(want.tries), self._ask, want)
+        asyncio.get_running_loop().call_later(backoff_s(want.tries), self._ask, want)
 
     def _finish(self, want: Want, error: StokerError | None = None) -> None:
         self._release(want)
@@ -301,20 +325,21 @@ class Transfer:
                 want.hedged = True
                 self._counters.add("hedges")
                 self._ask(want, hedge=True)
-        self._loop.call_later(_WATCH_S, self._watch)
+        asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
 
     def _may_hedge(self) -> bool:
         return self._counters.hedges < 1 + _HEDGE_SHARE * self._counters.requests
 
     # ---- the threads that verify and cache
 
-    def _settle(self) -> None:
+    def _settle(self, loop: asyncio.AbstractEventLoop) -> None:
         while (arrived := self._arrived.get()) is not None:
             want, data = arrived
             wrong = self._manifest.wrong(want.row, data)
             if wrong is not None:
                 self._counters.add("rejected")
-                self._call(self._distrust, want, wrong)
+                if not self._call(loop, self._distrust, want, wrong):
+                    self._give_up(want)
                 continue
             try:
                 ready = data if self._prepare is None else self._prepare(want.row, data)
@@ -330,7 +355,7 @@ class Transfer:
     def _distrust(self, want: Want, wrong: DataError) -> None:
         """A body was not the listed one: either the object changed, or the way here spoiled it."""
         self._active.add(want)
-        look = self._loop.create_task(self._remote.has_changed(self._manifest, want.row))
+        look = asyncio.ensure_future(self._remote.has_changed(self._manifest, want.row))
         want.asked.add(look)
         look.add_done_callback(partial(self._looked, want, wrong))
 
@@ -343,9 +368,3 @@ class Transfer:
             self._finish(want, changed or wrong)
         else:
             self._repeat(want)
-
-
-def _closed(cause: BaseException | None = None) -> ClosedError:
-    error = ClosedError("the loader was closed while it waited for an object")
-    error.__cause__ = cause
-    return error
