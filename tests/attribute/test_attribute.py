@@ -137,6 +137,43 @@ def test_validation_inside_an_epoch_is_not_part_of_the_step() -> None:
     assert (seen.steps[3].end_ns - seen.steps[3].start_ns) / MS == pytest.approx(162)
 
 
+def teach(script: Script) -> Script:
+    return script.begin(Kind.NO_GRAD).span(Kind.FORWARD, 6).own(1).end(Kind.NO_GRAD)
+
+
+def test_a_teacher_that_runs_on_every_batch_is_part_of_the_step_and_a_validation_beside_it_is_not() -> None:
+    script = Script().span(Kind.ITER, 1, 1)
+    for i in range(6):
+        teach(script.span(Kind.NEXT, 2, 1))
+        script.span(Kind.FORWARD, 3).own(1).span(Kind.BACKWARD, 4).span(Kind.OPTIMIZER, 1, 1).own(1)
+        if i == 3:
+            teach(script)
+    seen = attribute(script.exhausted(0).track([loader(length=6)]))
+    assert seconds(seen)["forward"] == pytest.approx(6 * 0.010)
+    assert seconds(seen)["validation"] == pytest.approx(0.007)
+    assert seen.steps[3].seconds == pytest.approx(0.019)
+
+
+def test_a_loop_over_batches_of_its_own_before_the_backward_is_validation() -> None:
+    script = Script().span(Kind.ITER, 1, 1)
+    for _ in range(6):
+        script.span(Kind.NEXT, 2, 1).begin(Kind.NO_GRAD).span(Kind.ITER, 1, 2)
+        script.span(Kind.NEXT, 1, 2).span(Kind.FORWARD, 5).exhausted(1, 2).end(Kind.NO_GRAD)
+        script.span(Kind.FORWARD, 3).span(Kind.BACKWARD, 4).span(Kind.OPTIMIZER, 1, 1)
+    seen = seconds(attribute(script.exhausted(0).track([loader(1, 6), loader(2, 1)])))
+    assert seen["forward"] == pytest.approx(6 * 0.003)
+    assert seen["validation"] == pytest.approx(6 * 0.008)
+
+
+def test_a_target_network_in_a_loop_without_a_loader_is_part_of_the_step() -> None:
+    script = Script().own(5)
+    for _ in range(6):
+        teach(script).span(Kind.FORWARD, 3).span(Kind.BACKWARD, 4).span(Kind.OPTIMIZER, 1, 1).own(1)
+    seen = seconds(attribute(script.track()))
+    assert "validation" not in seen or seen["validation"] == 0
+    assert seen["forward"] == pytest.approx(6 * 0.010, abs=0.008)  # the first one may be start-up
+
+
 def test_without_a_loader_the_gap_before_forward_is_data() -> None:
     script = Script().own(20)
     for _ in range(5):

@@ -107,6 +107,21 @@ def test_validation_and_checkpoints_are_no_part_of_a_step() -> None:
     assert shares["checkpoint"] > shares["validation"] > shares["data_wait"]
 
 
+def test_a_teacher_is_part_of_a_step_and_a_validation_after_it_is_not() -> None:
+    script = Script().span(Kind.ITER, 5, 1)
+    for i in range(20):
+        script.span(Kind.NEXT, 2, 1).begin(Kind.NO_GRAD).span(Kind.FORWARD, 6).end(Kind.NO_GRAD)
+        script.span(Kind.FORWARD, 3).span(Kind.BACKWARD, 4).span(Kind.OPTIMIZER, 1, 1)
+        if i == 9:
+            script.begin(Kind.NO_GRAD).span(Kind.FORWARD, 16).end(Kind.NO_GRAD)
+    live = picture(script, loaders=(loader(1, 20),))
+    seconds = {phase.name: phase.seconds for phase in live.phases}
+    assert seconds["validation"] == pytest.approx(0.016)
+    assert seconds["forward"] == pytest.approx(
+        20 * 0.009, abs=0.010
+    )  # what came before the first backward was start-up
+
+
 def test_a_loop_without_a_loader_is_counted_by_its_optimizer() -> None:
     script = Script()
     for _ in range(12):

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from attribute.tracks import MS, Script
 from diagnose.runs import Bench, Inspection, Ordering, facts, loader, made, phases, slow, waiting, worker
 from stoker.diagnose import CAUSES, RULES, order
 from stoker.diagnose.causes import GAIN
 from stoker.diagnose.facts import Facts
-from stoker.records import Cold, Container, Finding, LineOps, Making, Pass, Probes, Replay, WorkerBatch
+from stoker.records import Cold, Container, Finding, Kind, Line, LineOps, Making, Pass, Probes, Replay, WorkerBatch
 
 
 def row(**changes: Any) -> WorkerBatch:
@@ -207,6 +208,55 @@ def test_one_line_that_starts_many_operations_on_parts_is_a_python_loop() -> Non
     assert "python-loop" not in found(other)
     cell = dataclasses.replace(line, picks=0, repeats=150)  # one weight again and again: a recurrent net by hand
     assert "python-loop" in found(dataclasses.replace(host_busy(lines=(cell,)), track=track))
+
+
+def test_many_operations_of_one_call_into_torch_are_no_python_loop() -> None:
+    line = LineOps("train.py", 7, "forward", 600, 600, 300, 60)
+    track = dataclasses.replace(
+        facts().track, lines=(_line(),), sample_lines=(0,) * 90, sample_times_ns=tuple(range(90))
+    )
+    loop, layer = (
+        dataclasses.replace(host_busy(lines=(dataclasses.replace(line, entries=n),)), track=track) for n in (300, 2)
+    )
+    assert "python-loop" in found(loop)
+    assert "python-loop" not in found(layer)
+
+
+def beside(leaf: str, *, after: bool, places: tuple[str, ...] = ("train.py:1",)) -> Facts:
+    """100 steps; for half of each, after it or before its forward, the line `train.py:7` is seen."""
+    script, samples = Script().span(Kind.ITER, 1, 1), []
+    for _ in range(100):
+        script.span(Kind.NEXT, 1, 1)
+        if not after:
+            samples += [(script.now + i * MS, 0) for i in range(1, 50)]
+            script.own(50)
+        script.span(Kind.FORWARD, 20).span(Kind.BACKWARD, 20).span(Kind.OPTIMIZER, 9, 1)
+        if after:
+            samples += [(script.now + i * MS, 0) for i in range(1, 50)]
+            script.own(50)
+    line = Line("train.py", 7, "Board.update", leaf)
+    track = script.track([loader()], samples=samples, lines=[line])
+    run = phases(facts(track=track, device_step_s=0.02), forward=0.05, other=0.05)
+    spent = dataclasses.replace(run.named.phases[0], name="other", seconds=8.0)
+    probes = Probes(inspection=inspected(places=places))
+    return dataclasses.replace(named(run, phases=(*run.named.phases, spent)), probes=probes)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "after", "places", "logs"),
+    [
+        ("matplotlib.figure.Figure.savefig", True, (), True),
+        ("matplotlib.figure.Figure.savefig", False, (), False),  # what comes before the forward may be its input
+        ("torch.optim.swa_utils.update", True, (), False),
+        ("train.Board.update", True, ("train.py:1",), True),  # metrics in plain Python
+        ("train.Board.update", True, ("train.py:7",), False),  # an average of the weights, by methods of tensors
+        ("train.Board.update", True, (), False),  # nothing was inspected
+    ],
+)
+def test_what_comes_after_a_step_and_computes_nothing_for_the_next_is_logging(
+    leaf: str, after: bool, places: tuple[str, ...], logs: bool
+) -> None:
+    assert ("logging-stall" in found(beside(leaf, after=after, places=places))) == logs
 
 
 @pytest.mark.parametrize(("calls", "fetches"), [(16, False), (72, True), (294, False)])

@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.observe.probe_copies import padding_share
+from stoker.observe.probe_inspect import Inspector
 from stoker.observe.probe_making import Follower
+from stoker.records import Inspection
+from stoker.records.codec import decode
 
 
 def padded(lengths: list[int], length: int) -> torch.Tensor:
@@ -91,3 +94,38 @@ def test_text_that_becomes_integers_is_timed_once_wherever_it_happens(maker: str
         sys.setprofile(None)
     assert (follower.seconds > 0) is is_text
     assert len(follower.places) == is_text
+
+
+# ---- which lines start operations ------------------------------------------------------------------------------
+
+
+class Steps(torch.nn.Module):
+    """A recurrent layer: torch's own, which loops inside torch, or a cell in a loop of Python."""
+
+    def __init__(self, *, by_hand: bool) -> None:
+        super().__init__()
+        self.by_hand = by_hand
+        self.whole, self.cell = torch.nn.GRU(4, 8, batch_first=True), torch.nn.GRUCell(4, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.by_hand:
+            return self.whole(x)[1][0]  # type: ignore[no-any-return]
+        state = torch.zeros(len(x), 8)
+        for i in range(x.shape[1]):
+            state = self.cell(x[:, i], state)
+        return state
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_loop_inside_torch_is_told_from_one_in_python(by_hand: bool) -> None:
+    inspector = Inspector(torch)
+    model, x = Steps(by_hand=by_hand), torch.randn(3, 40, 4)
+    inspector.enter()
+    try:
+        model(x).sum().backward()
+    finally:
+        found = decode(Inspection, inspector.leave())
+    line = max(found.lines, key=lambda one: one.in_one_call)
+    assert line.in_one_call > 40
+    assert (line.entries or 0) >= 40 if by_hand else (line.entries or 0) < 5
+    assert f"{line.file}:{line.line}" in found.places

@@ -66,6 +66,8 @@ class Loop:
         self._began = False
         self._tallies: dict[int, _Tally] = {}
         self._seconds: deque[tuple[int, Counter[Key]]] = deque()
+        self._apart: Counter[int] = Counter()
+        """Of models that ran without gradients since the last batch: nanoseconds, by second."""
 
     def take(self, times_ns: Sequence[int], codes: Sequence[int]) -> None:
         """New events. Those seen after the fact are put where they belong."""
@@ -97,6 +99,8 @@ class Loop:
             self._until_ns = (second + 1) * 1_000_000_000
             self._seconds.append((second, Counter()))
         self._seconds[-1][1][key] += spent_ns
+        if key == (Kind.FORWARD, 0, True):
+            self._apart[self._seconds[-1][0]] += spent_ns
         self.series.spend(time_ns, spent_ns, waits=key[0] in LOADING)
         self._cursor_ns = time_ns
 
@@ -133,6 +137,7 @@ class Loop:
             self._wait(argument, time_ns, kind, ends=ends)
         elif kind is Kind.BACKWARD and not ends:
             self._credit()
+            self._rejoin()
         elif kind is Kind.OPTIMIZER and ends and argument:
             self._optimized(-argument, time_ns)
         elif kind is Kind.SAVE:
@@ -154,6 +159,7 @@ class Loop:
         one = tally.passes[-1] if tally else self._open(loader, time_ns)
         tally = self._tallies[loader]
         one.last_ns = time_ns
+        self._apart.clear()
         if not ends:
             if one.batches > 1 and not tally.disturbed:
                 tally.steps.append((time_ns, time_ns - one.asked_ns))
@@ -185,6 +191,14 @@ class Loop:
             if loader > 0 and tally.passes and tally.passes[-1].fresh and not tally.passes[-1].end_ns:
                 tally.credit += 1
                 tally.passes[-1].fresh = False
+
+    def _rejoin(self) -> None:
+        """What ran without gradients on the batch of this backward was a teacher, or the like: a part of the step."""
+        for second, counted in self._seconds if self._apart and self._trains() else ():
+            if spent_ns := self._apart[second]:
+                counted[Kind.FORWARD, 0, True] -= spent_ns
+                counted[Kind.FORWARD, 0, False] += spent_ns
+        self._apart.clear()
 
     def _optimized(self, stand_in: int, time_ns: int) -> None:
         tally = self._tallies.setdefault(stand_in, _Tally())

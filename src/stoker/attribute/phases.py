@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from stoker.attribute.structure import Structure
-from stoker.attribute.timeline import Event, Segment, segment_at
+from stoker.attribute.timeline import LOADING, Event, Segment, segment_at
 from stoker.records.attributed import HotLine
 from stoker.records.observed import Kind, PhaseName, Track
 
@@ -25,6 +25,8 @@ NAMES: dict[Kind, PhaseName] = {
 MARKS = {Kind.NEXT, Kind.ITER, Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER}
 """Between these a gap is judged; what is smaller stands inside the gap."""
 KEEP_IN_VALIDATION = {Kind.SAVE, Kind.LOG, Kind.GC, Kind.EXIT}
+IN_STEPS = 0.5
+"""In this share of the steps a section without gradients comes before the backward, if it belongs to them."""
 KEEP_IN_STARTUP = {Kind.SAVE, Kind.EXIT}
 
 
@@ -94,15 +96,44 @@ def _name_first_batches(row: Sequence[Segment], names: list[PhaseName], structur
 def _name_validation(
     row: Sequence[Segment], names: list[PhaseName], structure: Structure, events: Sequence[Event]
 ) -> None:
-    """Passes that do not train, and sections without gradients in which a model ran."""
+    """Passes that do not train, and sections without gradients in which a model ran, if not a part of steps."""
     for start, end in validation_spans(structure, events):
         for i in _between(row, start, end):
             if row[i].kind not in KEEP_IN_VALIDATION:
                 names[i] = "validation"
     ran = {segment.section for segment in row if segment.kind is Kind.FORWARD and segment.section}
+    of_steps = _of_steps(row, structure)
     for i, segment in enumerate(row):
-        if segment.section in ran and segment.kind not in KEEP_IN_VALIDATION:
+        if segment.section in of_steps:
+            names[i] = "forward" if segment.kind is None else names[i]
+        elif segment.section in ran and segment.kind not in KEEP_IN_VALIDATION:
             names[i] = "validation"
+
+
+def _of_steps(row: Sequence[Segment], structure: Structure) -> set[int]:
+    """Sections in which a teacher or a target network ran: on a batch, before its backward, in most of the steps."""
+    loops = {segment.section for segment in row if segment.kind in LOADING}  # over batches of their own
+    found: set[int] = set()
+    since: set[int] = set()
+    steps = with_one = 0
+    answered = False
+    for segment in row:
+        if _begins_step(segment, structure):
+            since, answered = set(), False
+        elif segment.kind is Kind.FORWARD and segment.section and segment.section not in loops:
+            since.add(segment.section)
+        elif segment.kind is Kind.BACKWARD:
+            steps += not answered
+            with_one += not answered and bool(since)
+            found |= since
+            answered = True
+    return found if with_one and with_one >= IN_STEPS * steps else set()
+
+
+def _begins_step(segment: Segment, structure: Structure) -> bool:
+    if structure.primary is None:
+        return segment.kind is Kind.OPTIMIZER
+    return segment.kind is Kind.NEXT and segment.argument == structure.primary
 
 
 def validation_spans(structure: Structure, events: Sequence[Event]) -> Iterator[tuple[int, int]]:

@@ -1,12 +1,11 @@
 """Causes in the loop itself: what the main thread does between batches, and what comes once in an epoch."""
 
-from collections import Counter
-
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
 from stoker.diagnose.facts import Facts
+from stoker.diagnose.logs import log_lines, logging_stall, logs
 from stoker.records.diagnosis import Finding
-from stoker.records.observed import ARG, Kind, Line
+from stoker.records.observed import ARG, Kind
 from stoker.records.probes import LineOps
 
 EACH_STEP = 0.5
@@ -14,6 +13,8 @@ EACH_STEP = 0.5
 IN_ONE_CALL, PICKING = 48, 0.15
 """Operations that one line starts in one call, and the share of them that picks out parts of tensors; or how often it
 uses one and the same weight in one call: a stack of layers does neither."""
+ENTRIES = IN_ONE_CALL // 3
+"""How often it goes into torch for them: a loop in Python does so in each round, a recurrent layer of torch's once."""
 HOST_BUSY = 0.75
 """Device busy share of a replayed step below which the host is the bound."""
 
@@ -91,7 +92,7 @@ def python_loop(facts: Facts) -> Finding | None:
     line = max(loops, key=lambda one: one.in_one_call)
     if facts.device_step_s and facts.device_step_s > HOST_BUSY * facts.compute_s:
         return None
-    if (line.file, line.line) in _log_lines(facts):
+    if (line.file, line.line) in log_lines(facts):
         return None  # what a line makes for its log is logging's
     body = [one for one in inspected.lines if (one.file, one.function) == (line.file, line.function)]
     saved_s = sum(_line_s(facts, one.file, one.line) for one in body if one.in_one_call >= IN_ONE_CALL)
@@ -114,21 +115,15 @@ def python_loop(facts: Facts) -> Finding | None:
 
 
 def _is_loop(line: LineOps) -> bool:
+    if line.entries is not None and line.entries < ENTRIES:
+        return False
     return line.picks >= PICKING * line.ops or line.repeats >= IN_ONE_CALL
 
 
 def _line_s(facts: Facts, file: str, number: int) -> float:
     """Seconds of one line in a step, without the logging below it."""
-    spent_s = facts.sampled_s(lambda line: line.file == file and line.line == number and not _logs(line))
+    spent_s = facts.sampled_s(lambda line: line.file == file and line.line == number and not logs(line))
     return spent_s / max(len(facts.named.steps), 1)
-
-
-def _logs(line: Line) -> bool:
-    return line.leaf.startswith(LOGGERS)
-
-
-LOGGERS = ("logging.", "tqdm.", "wandb.", "mlflow.", "tensorboard.", "torch.utils.tensorboard.", "loguru.")
-"""Modules whose time is logging, also where no hook stands."""
 
 
 def launch_bound(facts: Facts) -> Finding | None:
@@ -178,38 +173,6 @@ def gc_pause(facts: Facts) -> Finding | None:
         gain=gain,
         off=facts.off("step"),
     )
-
-
-def logging_stall(facts: Facts) -> Finding | None:
-    """Time in loggers, prints and progress bars."""
-    loop_s = facts.named.wall_s - facts.named.startup_s
-    lines = _log_lines(facts)
-    on_lines_s = facts.sampled_s(lambda line: (line.file, line.line) in lines)
-    logged_s = max(facts.seconds("logging"), min(on_lines_s, facts.seconds("logging") + facts.seconds("other")))
-    share = min(logged_s / loop_s, 1.0) if loop_s > 0 else 0.0
-    gain = facts.host_gain(share * facts.wall_step_s)
-    if gain < GAIN or share < 1 - 1 / GAIN:
-        return None
-    return finding(
-        "logging-stall",
-        ("logging", facts.seconds("logging"), "s"),
-        ("of the loop", share, "share"),
-        gain=gain,
-        off=facts.off("step"),
-        place=_line(facts, "logging"),
-    )
-
-
-def _log_lines(facts: Facts) -> set[tuple[str, int]]:
-    """The lines that log: a good part of their time is inside a logger."""
-    lines = facts.track.lines
-    seen = Counter((lines[i].file, lines[i].line) for i in facts.track.sample_lines)
-    logs = Counter((lines[i].file, lines[i].line) for i in facts.track.sample_lines if _logs(lines[i]))
-    hot = {(line.file, line.line) for line in facts.named.hot_lines if line.phase == "logging"}
-    return hot | {place for place, count in logs.items() if count >= LOGS * seen[place] and count > 1}
-
-
-LOGS = 0.15
 
 
 def checkpoint_stall(facts: Facts) -> Finding | None:

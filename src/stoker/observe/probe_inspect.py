@@ -13,6 +13,8 @@ from stoker.records.probes import Inspection, LineOps
 MOST_LINES = 8
 PICKS = {"select", "slice", "index", "index_select", "narrow", "unbind", "split", "gather", "split_with_sizes"}
 """Operations that pick out a part of a tensor: what a loop over its elements does all the time."""
+WRAPS = ("torch/_compile.py", "torch/_dynamo/eval_frame.py", "torch/utils/_python_dispatch.py")
+"""Files of torch whose frames stand between an operation and the dispatch mode."""
 CONVOLUTIONS = {"convolution", "_convolution", "convolution_backward"}
 
 
@@ -26,6 +28,9 @@ class Inspector:
         self._convolutions = self._channels_last = 0
         self._autocast = False
         self._lines: dict[tuple[str, int, str], Counter[int]] = defaultdict(Counter)
+        self._entries: dict[tuple[str, int, str], Counter[int]] = defaultdict(Counter)
+        self._places: set[str] = set()
+        self._site: tuple[FrameType, int] | None = None
         self._picks: Counter[tuple[str, int, str]] = Counter()
         self._used: dict[tuple[str, int, str], set[int]] = defaultdict(set)
         self._repeats: dict[tuple[str, int, str], Counter[tuple[int, int]]] = defaultdict(Counter)
@@ -41,6 +46,7 @@ class Inspector:
         """Stop, and say what was seen."""
         self._mode.__exit__(None, None, None)
         self._calls.clear()
+        self._site = None
         return encode(self._found())  # type: ignore[no-any-return]
 
     def _make_mode(self) -> Any:
@@ -73,11 +79,17 @@ class Inspector:
         self._count_line(name, tensors)
 
     def _count_line(self, name: str, tensors: list[Any]) -> None:
-        frame = self._users(sys._getframe(3))  # noqa: SLF001
-        if frame is None:
+        leaf: FrameType | None = sys._getframe(3)  # noqa: SLF001
+        while leaf is not None and leaf.f_code.co_filename.endswith(WRAPS):
+            leaf = leaf.f_back
+        frame = self._users(leaf)
+        if leaf is None or frame is None:
             return
+        before, self._site = self._site, (leaf, leaf.f_lasti)  # held, so that no other call gets its number
+        enters = leaf is frame or before is None or before[0] is not leaf or before[1] != leaf.f_lasti
         code = frame.f_code
         key = code.co_filename, frame.f_lineno, code.co_qualname
+        self._places.add(f"{code.co_filename}:{frame.f_lineno}")
         weights = {tensor.data_ptr() for tensor in tensors if isinstance(tensor, self._torch.nn.Parameter)}
         call = _function_frame(frame)
         self._calls[id(call)] = call
@@ -86,6 +98,7 @@ class Inspector:
             self._used[key] |= weights
             return
         self._lines[key][id(call)] += 1
+        self._entries[key][id(call)] += enters
         self._picks[key] += name in PICKS
 
     def _users(self, frame: FrameType | None) -> FrameType | None:
@@ -99,7 +112,12 @@ class Inspector:
         ranked = sorted(self._lines.items(), key=lambda item: -max(item[1].values()))[:MOST_LINES]
         lines = tuple(
             LineOps(
-                *key, counts.total(), max(counts.values()), self._picks[key], max(self._repeats[key].values() or [0])
+                *key,
+                counts.total(),
+                max(counts.values()),
+                self._picks[key],
+                max(self._repeats[key].values() or [0]),
+                max(self._entries[key].values()),
             )
             for key, counts in ranked
         )
@@ -111,6 +129,7 @@ class Inspector:
             channels_last=self._channels_last,
             lines=lines,
             autocast=self._autocast,
+            places=tuple(sorted(self._places)),
             matmul_precision=self._torch.get_float32_matmul_precision(),
         )
 

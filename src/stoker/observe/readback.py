@@ -241,7 +241,7 @@ class Process:
             benches=tuple(decode(Bench, _plain(note)) for note in self.all("bench")),
             makings=tuple(decode(Making, _plain(note)) for note in self.all("making")),
             cold=self._cold(),
-            inspection=decode(Inspection, {"half_ratio": None, **_plain(inspection)}) if inspection else None,
+            inspection=decode(Inspection, _plain(inspection)) if inspection else None,
             container=decode(Container, container) if container else None,
             ordering=self._ordering(),
             padding_share=padding.get("share"),

@@ -13,7 +13,7 @@ R = TypeVar("R")
 def encode(value: Any) -> Any:
     """A record as what `json.dumps` takes."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {key: encode(getattr(value, name)) for name, key, _ in _layout(type(value))}
+        return {key: encode(getattr(value, name)) for name, key, _, _ in _layout(type(value))}
     if isinstance(value, Mapping):
         return {key: encode(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
@@ -27,11 +27,15 @@ def decode(kind: type[R], data: Any) -> R:
 
 
 @cache
-def _layout(kind: type) -> tuple[tuple[str, str, Any], ...]:
-    """Name, JSON key and type of each field of a record."""
+def _layout(kind: type) -> tuple[tuple[str, str, Any, bool], ...]:
+    """Name, JSON key and type of each field of a record, and whether it must be there."""
     hints = typing.get_type_hints(kind)
     fields = dataclasses.fields(kind)
-    return tuple((f.name, f.metadata.get("key", f.name), hints[f.name]) for f in fields)
+    none = dataclasses.MISSING
+    return tuple(
+        (f.name, f.metadata.get("key", f.name), hints[f.name], f.default is none and f.default_factory is none)
+        for f in fields
+    )
 
 
 def _decode(kind: Any, data: Any, where: str) -> Any:
@@ -56,10 +60,11 @@ def _decode(kind: Any, data: Any, where: str) -> Any:
 def _decode_record(kind: type, data: Any, where: str) -> Any:
     _checked(isinstance(data, dict), data, "an object", where)
     layout = _layout(kind)
-    missing = [key for _, key, _ in layout if key not in data]
+    missing = [key for _, key, _, is_needed in layout if is_needed and key not in data]
     if missing:
         raise ValueError(f"{where} lacks {', '.join(missing)}")
-    return kind(**{name: _decode(hint, data[key], f"{where}.{key}") for name, key, hint in layout})
+    # What has a default may be missing: an older Stoker did not write it.
+    return kind(**{name: _decode(hint, data[key], f"{where}.{key}") for name, key, hint, _ in layout if key in data})
 
 
 def _decode_union(args: tuple[Any, ...], data: Any, where: str) -> Any:

@@ -124,6 +124,7 @@ class LineOps:
     in_one_call: int
     picks: int  # of these, how many pick out a part of a tensor
     repeats: int = 0  # how often one and the same weight was used in one call
+    entries: int | None = None  # how often one call went into torch for them: a GRU's own loop is inside torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,7 @@ class Inspection:
     lines: tuple[LineOps, ...]
     autocast: bool
     matmul_precision: str
+    places: tuple[str, ...] = ()  # of all lines that started an operation: file:line
     half_ratio: float | None = None  # what the device itself would gain in half precision, where it could be asked
 
 

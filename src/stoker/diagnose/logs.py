@@ -1,0 +1,113 @@
+"""Logging: what a script writes down, draws or counts beside its training."""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+
+from stoker.diagnose.causes import GAIN, finding
+from stoker.diagnose.facts import Facts
+from stoker.records.diagnosis import Finding
+from stoker.records.observed import ARG, Kind, Line
+
+LOGGERS = ("logging.", "tqdm.", "wandb.", "mlflow.", "tensorboard.", "torch.utils.tensorboard.", "loguru.")
+"""Modules whose time is logging, also where no hook stands."""
+LOGS = 0.15
+"""A line that is inside a logger for this share of its time logs."""
+ASIDE = 0.6
+"""A line that is seen between a step and the next batch for this share of its time has no part in training."""
+PHASES = ("logging", "other")
+"""Where the time of such lines counts; while garbage is collected, it is the collector's."""
+_KIND = (1 << ARG - 1) - 1
+_TRAINING = {Kind.ITER, Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER}
+_NAMED = {Kind.SYNC, Kind.SAVE, Kind.COPY}
+
+
+def logging_stall(facts: Facts) -> Finding | None:
+    """Time in loggers, prints and progress bars, and in what is done after a step that no step needs."""
+    loop_s = facts.named.wall_s - facts.named.startup_s
+    lines = log_lines(facts) | _aside(facts)
+    on_lines_s = facts.sampled_s(lambda line: (line.file, line.line) in lines)
+    unnamed_s = sum(facts.seconds(phase) for phase in PHASES)
+    logged_s = max(facts.seconds("logging"), min(on_lines_s, unnamed_s))
+    share = min(logged_s / loop_s, 1.0) if loop_s > 0 else 0.0
+    in_steps_s = sum(facts.step_part(phase) for phase in PHASES) * logged_s / max(unnamed_s, 1e-9)
+    gain = facts.host_gain(max(share * facts.wall_step_s, in_steps_s))
+    if gain < GAIN or share < 1 - 1 / GAIN:
+        return None
+    return finding(
+        "logging-stall",
+        ("in loggers", facts.seconds("logging"), "s"),
+        ("in them, and in lines that come after a step and have no part in the next", logged_s, "s"),
+        ("of the loop", share, "share"),
+        gain=gain,
+        off=facts.off("step"),
+        place=_place(facts, lines),
+    )
+
+
+def logs(line: Line) -> bool:
+    """True if this place is inside a logger."""
+    return line.leaf.startswith(LOGGERS)
+
+
+def log_lines(facts: Facts) -> set[tuple[str, int]]:
+    """The lines that log: a good part of their time is inside a logger."""
+    lines = facts.track.lines
+    seen = Counter((lines[i].file, lines[i].line) for i in facts.track.sample_lines)
+    inside = Counter((lines[i].file, lines[i].line) for i in facts.track.sample_lines if logs(lines[i]))
+    hot = {(line.file, line.line) for line in facts.named.hot_lines if line.phase == "logging"}
+    return hot | {place for place, count in inside.items() if count >= LOGS * seen[place] and count > 1}
+
+
+def _place(facts: Facts, lines: set[tuple[str, int]]) -> str | None:
+    hot = next((line for line in facts.named.hot_lines if (line.file, line.line) in lines), None)
+    return f"{hot.file}:{hot.line} {hot.function}" if hot else None
+
+
+# ---- figures, metrics and files of the script's own --------------------------------------------------------
+
+
+def _aside(facts: Facts) -> set[tuple[str, int]]:
+    """Lines that are seen after an optimizer's step and before the next batch is asked for, and start no operation."""
+    inspected = facts.probes.inspection
+    spans = list(_after_steps(facts))
+    starts = [start for start, _ in spans]
+    places = set(inspected.places) if inspected else set()
+    lines, seen, aside = facts.track.lines, Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    for time_ns, number in zip(facts.track.sample_times_ns, facts.track.sample_lines, strict=True):
+        line = lines[number]
+        at = bisect_right(starts, time_ns) - 1
+        seen[line.file, line.line] += 1
+        if at >= 0 and time_ns < spans[at][1] and _is_beside(line, places):
+            aside[line.file, line.line] += 1
+    return {place for place, count in aside.items() if count >= ASIDE * seen[place] and count > 1}
+
+
+def _is_beside(line: Line, places: set[str]) -> bool:
+    """True inside a library that is not torch, or in Python of the user's own; a tensor's method has no frame."""
+    if line.leaf.startswith("torch."):
+        return False
+    is_own = line.leaf.endswith(f".{line.function}")
+    return not is_own or bool(places and f"{line.file}:{line.line}" not in places)
+
+
+def _after_steps(facts: Facts) -> Iterator[tuple[int, int]]:
+    """From an optimizer's step to the next request for a batch, without what has a name of its own."""
+    known = {int(kind): kind for kind in Kind}
+    start, pieces = 0, list[tuple[int, int]]()
+    for time_ns, code in sorted(zip(facts.track.times_ns, facts.track.codes, strict=True)):
+        kind, ends = known.get(code >> 1 & _KIND), bool(code & 1)
+        if kind is Kind.OPTIMIZER and ends:
+            start, pieces = time_ns, []
+        elif not start:
+            continue
+        elif kind is Kind.NEXT and not ends:
+            yield from (*pieces, (start, time_ns))
+            start = 0
+        elif kind in _TRAINING and not ends:
+            start = 0
+        elif kind in _NAMED:
+            if ends:
+                start = time_ns
+            else:
+                pieces.append((start, time_ns))
