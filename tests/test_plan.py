@@ -48,6 +48,18 @@ def test_a_loader_that_works_gets_no_more_than_twice_the_cores() -> None:
     assert 1.8 < found[0].expected < 2.1
 
 
+def test_workers_that_crowd_the_cores_are_tried_fewer_whatever_the_simulation_says() -> None:
+    crowded = replace(WAITING, workers=12, work_s=(0.02,), wait_s=(0.0,), loop_wait_s=0.008)
+    set_ = replace(FACTS, num_workers=12, prefetch_factor=2, persistent_workers=True)
+    found = ideas(situation(pipeline=crowded, facts=set_, potential=1.25))
+    assert ({"num_workers": 2}, None, 1.25) in [(dict(i.knobs), i.predicted_ratio, i.gain_max) for i in found]
+    assert not ideas(situation(pipeline=crowded, facts=set_, potential=1.0))  # the model is the bound
+    latent = replace(crowded, work_s=(0.001,), wait_s=(0.019,))
+    assert {"num_workers": 2} not in [
+        dict(i.knobs) for i in ideas(situation(pipeline=latent, facts=set_, potential=1.25))
+    ]
+
+
 def test_nothing_is_tried_where_the_model_is_the_bound() -> None:
     bound = replace(WAITING, work_s=(0.0001,), wait_s=(0.0,), loop_wait_s=0.1)
     assert ideas(situation(pipeline=bound)) == []

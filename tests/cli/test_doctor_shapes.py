@@ -1,11 +1,14 @@
 """Loops differ. Each shape is found, or honestly not."""
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from cli.doctor_program import WATCHING, Done, doctor, script
+from scripts import LIGHT
 
 STEPS = 30
 
@@ -38,6 +41,41 @@ def test_a_loop_with_its_own_loader_waits_in_the_gap_before_forward(tmp_path: Pa
     assert "gap before the forward pass" in done.stderr
     assert done.report["steps_per_epoch"] is None
     assert done.report["prediction"] is None
+
+
+BY_HAND = (
+    LIGHT
+    + """
+import time
+torch.manual_seed(0)
+table, weights = torch.randn(640, 64), torch.nn.Parameter(torch.zeros(64))
+first, second = torch.optim.SGD([weights], 0.01), torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.01)
+model = torch.nn.Linear(64, 64)
+for step in range(90):
+    x = table[torch.randint(640, (8,))]
+    loss = sum((model(x)[:, i] * weights[i]).sum() + x[:, i].square().mean() for i in range(64))
+    loss.backward()
+    first.step()
+    if step % 2:
+        second.step()
+    time.sleep(0.05)
+    print(step, float(loss), flush=True)
+"""
+)
+
+
+def test_a_loop_that_fetches_by_hand_is_timed_and_inspected_and_gets_the_same_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "hand.py"
+    path.write_text(BY_HAND)
+    alone = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
+    done = doctor(tmp_path, sys.executable, str(path))
+    assert done.code == 0, done.stderr
+    assert done.stdout == alone.stdout
+    probes = done.report["probes"]
+    assert probes["replays"]
+    assert [window["name"] for window in probes["windows"]] == ["inspection"]
+    assert max(line["in_one_call"] for line in probes["inspection"]["lines"]) >= 128
+    assert done.report["steps"] in (44, 45)  # of the optimizer that steps every second time
 
 
 def test_validation_is_known_without_no_grad(tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ def _simulated(now: Situation) -> Iterator[Idea]:
     if now.pipeline is None or now.facts is None:
         return
     yield from _workers(now, now.pipeline)
+    yield from _no_more_than_cores(now, now.pipeline)
     workers = now.base.get("num_workers", now.facts.num_workers)
     if not workers:
         return
@@ -173,6 +174,21 @@ def _workers(now: Situation, pipeline: Pipeline) -> Iterator[Idea]:
             yield Idea(both, why, _cause(now, "num_workers"), kept[count])
 
 
+def _no_more_than_cores(now: Situation, pipeline: Pipeline) -> Iterator[Idea]:
+    """A simulation takes a batch's work as it was measured; where workers crowd the cores, it may be less with fewer.
+
+    Each may unpack a shard again that another one has, or push it out of the processor's cache.
+    """
+    if pipeline.workers > now.cores and _waiting_share(pipeline) <= WAITING_SHARE:
+        why = "no more processes than cores: each keeps data of its own"
+        bound = WORTH if now.potential is None else now.potential
+        yield Idea({"num_workers": now.cores}, why, _cause(now, "num_workers"), None, bound)
+
+
+def _waiting_share(pipeline: Pipeline) -> float:
+    return sum(pipeline.wait_s) / max(sum(pipeline.wait_s) + sum(pipeline.work_s), 1e-12)
+
+
 def _kept_alive(now: Situation, count: int) -> float:
     """The first workers of a loader, kept alive: where epochs are short, starting them anew eats what they bring."""
     return now.ratio({"num_workers": count, "persistent_workers": True}) or 1.0
@@ -180,8 +196,7 @@ def _kept_alive(now: Situation, count: int) -> float:
 
 def worker_counts(pipeline: Pipeline, cores: int) -> list[int]:
     """Numbers worth simulating: up to twice the cores; further where workers wait more than they work."""
-    waiting = sum(pipeline.wait_s) / max(sum(pipeline.wait_s) + sum(pipeline.work_s), 1e-12)
-    most = 8 * cores if waiting > WAITING_SHARE else 2 * cores
+    most = 8 * cores if _waiting_share(pipeline) > WAITING_SHARE else 2 * cores
     counts = {0, 1, cores, pipeline.workers}
     count = cores
     while count < most:

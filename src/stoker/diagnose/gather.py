@@ -36,7 +36,8 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
     real, cores = production(rows), min([seen.machine.cores, *_quotas(seen, probes)])
     needed_s = min(made_s(real, workers, cores) or 0.0, real_s)  # waiting for one's own workers is not others' doing
     step_s = max(real_s * (1 - _queued_share(probes)), least_s, needed_s)
-    replays = [max((replay.seconds - replay.queued_s) / replay.steps, least_s) for replay in plain]
+    by_hand_s = 0.0 if trains else wait_s  # such a loop is timed with the gap in which it fetches its data
+    replays = [max((one.seconds - one.queued_s) / one.steps - by_hand_s, least_s) for one in plain]
     compute_s = quantile(replays, 0.5) if replays else None
     loader_s = _loader_s(probes, step_s, wait_s, compute_s) if workers else min(wait_s, needed_s or wait_s)
     benches = _benches(seen, probes)

@@ -125,11 +125,12 @@ def watch_optimizers(torch: ModuleType, recorder: Recorder, patches: Patches, pa
 
     def after(optimizer: Any, *_: Any) -> None:
         if get_ident() == home[0]:
+            number = numbers.get(id(optimizer), (0, None))[0]
             put(clock())
-            put(code | 1 | numbers.get(id(optimizer), (0, None))[0] << ARG)
+            put(code | 1 | number << ARG)
             if marks.make is not None:
                 marks.end()
-            pace.stepped()
+            pace.stepped(number)
 
     patches.on_restore(module.register_optimizer_step_pre_hook(before).remove)
     patches.on_restore(module.register_optimizer_step_post_hook(after).remove)

@@ -169,9 +169,11 @@ class Pace:
         self._optimizers += 1
         return self._optimizers
 
-    def stepped(self) -> None:
-        """An optimizer has stepped; a script without a loader ends here."""
+    def stepped(self, optimizer: int) -> None:
+        """An optimizer has stepped; a script without a loader is tried here, and ends here."""
         self.optimizer_steps += 1
+        if self.probes is not None:
+            self.probes.stepped(optimizer)
         if self.whole or self.loop_ns:
             return
         now = clock()

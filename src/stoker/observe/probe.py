@@ -22,9 +22,10 @@ from stoker.observe.probe_ahead import Held, Room
 from stoker.observe.probe_bench import Orders
 from stoker.observe.probe_container import Limits, Schedule
 from stoker.observe.probe_gather import Shapes, compiled, gathered
-from stoker.observe.probe_inspect import Inspector
+from stoker.observe.probe_hand import ByHand
+from stoker.observe.probe_inspect import Inspector, note_inspection
 from stoker.observe.probe_reading import BENCH_S, Readings
-from stoker.observe.probe_replay import Timing, half_ratio
+from stoker.observe.probe_replay import Timing
 from stoker.observe.recorder import Recorder, clock
 from stoker.records.codec import encode
 from stoker.records.probes import Stretch, Window
@@ -68,6 +69,7 @@ class Probes:
         self._orders: dict[int, Orders] = {}
         self._limits = Limits(recorder)
         self._schedule = Schedule()
+        self._by_hand: ByHand | None = ByHand(torch, recorder, self._schedule)
         self._readings = Readings(torch, recorder)
         self._shapes = Shapes()
         self._plan = deque(PLAN)
@@ -113,6 +115,21 @@ class Probes:
         self._loader, self._number = epoch.source, epoch.loader
         self._shapes.see(batch)
 
+    def stepped(self, optimizer: int) -> None:
+        """An optimizer has stepped, and no loader may be there to be tried."""
+        by_hand = self._by_hand
+        if by_hand is None:
+            return
+        try:
+            if self._number or self._is_distributed():
+                self._by_hand = None
+                by_hand.stop()
+            else:
+                by_hand.stepped(optimizer)
+        except Exception as error:  # noqa: BLE001  an experiment may fail, the loop may not
+            self._by_hand = None
+            self._recorder.note("trouble", text=f"an experiment failed: {error!r}")
+
     def interrupted(self) -> None:
         """Another pass begins, maybe in the middle of an experiment. What was taken ahead stays with its iterator."""
         self._end_inspection()
@@ -123,6 +140,8 @@ class Probes:
 
     def finish(self) -> None:
         """The run is over: say what was gathered on the way."""
+        if self._by_hand is not None:
+            self._by_hand.stop()
         if self._window is None:
             self._end_stretch()
         self.interrupted()
@@ -326,11 +345,7 @@ class Probes:
     def _end_inspection(self) -> None:
         inspector, self._inspector = self._inspector, None
         if inspector is not None:
-            with suppress(Exception):
-                found = inspector.leave()
-                with suppress(Exception):
-                    found["half_ratio"] = half_ratio(self._torch)
-                self._recorder.note("inspection", **found)
+            note_inspection(inspector, self._torch, self._recorder)
 
     # ---- recent times
 

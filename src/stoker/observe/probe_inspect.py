@@ -7,6 +7,8 @@ from types import FrameType
 from typing import Any
 
 from stoker.observe.frames import Frames
+from stoker.observe.probe_replay import half_ratio
+from stoker.observe.recorder import Recorder
 from stoker.records.codec import encode
 from stoker.records.probes import Inspection, LineOps
 
@@ -132,6 +134,15 @@ class Inspector:
             places=tuple(sorted(self._places)),
             matmul_precision=self._torch.get_float32_matmul_precision(),
         )
+
+
+def note_inspection(inspector: Inspector, torch: Any, recorder: Recorder) -> None:
+    """Stop, and write down what was seen; never an error."""
+    with suppress(Exception):
+        found = inspector.leave()
+        with suppress(Exception):
+            found["half_ratio"] = half_ratio(torch)
+        recorder.note("inspection", **found)
 
 
 def _function_frame(frame: FrameType) -> FrameType:

@@ -1,0 +1,89 @@
+"""Experiments on a loop that fetches its data by hand: some of its steps are timed as they are, and one is inspected.
+
+There is no loader to take batches from, so nothing is replayed: what the loop waits for its data is told apart later,
+by the gap before the forward pass.
+"""
+
+from collections import Counter
+from typing import Any
+
+from stoker.observe.probe_container import Schedule
+from stoker.observe.probe_gather import compiled
+from stoker.observe.probe_inspect import Inspector, note_inspection
+from stoker.observe.probe_replay import Timing
+from stoker.observe.recorder import Recorder, clock
+from stoker.records.codec import encode
+from stoker.records.probes import Window
+
+FIRST_STEPS, BETWEEN_S = 20, 2.0
+"""Steps before the first experiment, and seconds between two."""
+TIMED_S, TIMED_LEAST, TIMED_MOST = 0.8, 4, 40
+"""How long one timing is, in seconds and in steps."""
+TIMINGS = 4
+
+
+class ByHand:
+    """`stepped` is called after each step of an optimizer, while no loader trains."""
+
+    def __init__(self, torch: Any, recorder: Recorder, schedule: Schedule) -> None:
+        self._torch, self._recorder, self._schedule = torch, recorder, schedule
+        self._counts: Counter[int] = Counter()
+        self._chosen: int | None = None
+        self._last_ns = self._rested_ns = 0
+        self._timing: Timing | None = None
+        self._left = 0
+        self._timed = 0
+        self._inspector: Inspector | None = None
+        self._inspected = False
+
+    def stepped(self, optimizer: int) -> None:
+        """Begin or end what is due. Of several optimizers the one that steps most rarely closes a step."""
+        self._counts[optimizer] += 1
+        if self._chosen is None and self._counts.total() >= FIRST_STEPS:
+            self._chosen = min(self._counts, key=lambda number: (self._counts[number], number))
+        if optimizer != self._chosen:
+            return
+        now, before_ns = clock(), self._last_ns
+        if self._inspector is not None:
+            self._end_inspection()
+        elif self._timing is not None:
+            self._left -= 1
+            if not self._left:
+                self._end_timing()
+        elif before_ns and self._timed < TIMINGS and now - self._rested_ns >= BETWEEN_S * 1e9:
+            self._begin(now, (now - before_ns) / 1e9)
+        self._last_ns = clock()
+
+    def stop(self) -> None:
+        """The run is over, or a loader trains after all."""
+        if self._inspector is not None:
+            self._end_inspection()
+        self._timing, self._timed = None, TIMINGS
+
+    def _begin(self, now: int, step_s: float) -> None:
+        if self._timed and not self._inspected:
+            self._inspected = True
+            if not compiled():
+                self._inspector = Inspector(self._torch)
+                self._rested_ns = now
+                self._inspector.enter()
+            return
+        self._left = min(max(int(TIMED_S / max(step_s, 1e-4)), TIMED_LEAST), TIMED_MOST)
+        self._timing = Timing(self._torch, self._schedule, self._left, None, known=False)
+        self._timing.step()
+
+    def _end_timing(self) -> None:
+        timing, self._timing = self._timing, None
+        replay = timing.end(0) if timing is not None else None
+        if replay is not None:
+            self._recorder.note("replay", **encode(replay))
+        self._timed += 1
+        self._rested_ns = clock()
+
+    def _end_inspection(self) -> None:
+        inspector, self._inspector = self._inspector, None
+        if inspector is not None:
+            note_inspection(inspector, self._torch, self._recorder)
+            window = Window("inspection", self._rested_ns, clock(), 0.0, 1)
+            self._recorder.note("window", **encode(window))
+        self._rested_ns = clock()
