@@ -137,6 +137,20 @@ def test_validation_inside_an_epoch_is_not_part_of_the_step() -> None:
     assert (seen.steps[3].end_ns - seen.steps[3].start_ns) / MS == pytest.approx(162)
 
 
+@pytest.mark.parametrize("has_pass", [True, False])
+def test_a_wait_for_the_device_right_after_validation_is_validation(has_pass: bool) -> None:
+    script = epoch(Script(), 4)
+    if has_pass:
+        script.span(Kind.ITER, 1, 2).span(Kind.NEXT, 1, 2).span(Kind.FORWARD, 2).exhausted(1, 2)
+    else:
+        script.begin(Kind.NO_GRAD).own(3).span(Kind.FORWARD, 2).end(Kind.NO_GRAD)
+    script.own(1).span(Kind.SYNC, 50).span(Kind.LOG, 2).span(Kind.SYNC, 1)
+    epoch(script, 4).span(Kind.SYNC, 7)
+    seen = seconds(attribute(script.track([loader(1, 4), loader(2, 1)])))
+    assert seen["validation"] == pytest.approx(0.005 + 0.051)
+    assert seen["sync"] == pytest.approx(0.007)
+
+
 def teach(script: Script) -> Script:
     return script.begin(Kind.NO_GRAD).span(Kind.FORWARD, 6).own(1).end(Kind.NO_GRAD)
 

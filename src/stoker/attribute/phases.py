@@ -108,6 +108,19 @@ def _name_validation(
             names[i] = "forward" if segment.kind is None else names[i]
         elif segment.section in ran and segment.kind not in KEEP_IN_VALIDATION:
             names[i] = "validation"
+    _name_what_it_is_waited_for(row, names)
+
+
+def _name_what_it_is_waited_for(row: Sequence[Segment], names: list[PhaseName]) -> None:
+    """A device does its work later: who reads a sum right after a validation waits for all of it."""
+    follows = False
+    for i, segment in enumerate(row):
+        if names[i] == "validation":
+            follows = True
+        elif segment.kind in MARKS:
+            follows = False
+        elif follows and segment.kind is Kind.SYNC:
+            names[i] = "validation"
 
 
 def _of_steps(row: Sequence[Segment], structure: Structure) -> set[int]:

@@ -122,7 +122,8 @@ class Facts:
     def epoch_gain(self, saved_s: float, *, idle: bool = False) -> float | None:
         """The speed-up of a full epoch if this much of it went; `idle`: the device has nothing to do meanwhile."""
         whole = self.epoch_s
-        device_s = (self.device_step_s or 0.0) * (self.said.steps_per_epoch or 0)  # it may be waited for anywhere
+        steps = self.said.steps_per_epoch or (0 if self.said.prediction else len(self.named.steps))
+        device_s = (self.device_step_s or 0.0) * steps  # it may be waited for anywhere
         if whole and idle:
             whole = max(whole, device_s + saved_s)
         return whole / max(whole - saved_s, device_s, 0.05 * whole) if whole else None

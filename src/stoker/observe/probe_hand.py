@@ -19,7 +19,9 @@ FIRST_STEPS, BETWEEN_S = 20, 2.0
 """Steps before the first experiment, and seconds between two."""
 TIMED_S, TIMED_LEAST, TIMED_MOST = 0.8, 4, 40
 """How long one timing is, in seconds and in steps."""
-TIMINGS = 4
+TIMINGS, TRIES = 4, 10
+UNEVEN = 3.0
+"""Where a step takes so many times the median one, something else was in it, say a validation."""
 
 
 class ByHand:
@@ -31,8 +33,9 @@ class ByHand:
         self._chosen: int | None = None
         self._last_ns = self._rested_ns = 0
         self._timing: Timing | None = None
-        self._left = 0
-        self._timed = 0
+        self._steps_ns: list[int] = []
+        self._wanted = TIMED_MOST
+        self._timed = self._tried = 0
         self._inspector: Inspector | None = None
         self._inspected = False
 
@@ -47,10 +50,10 @@ class ByHand:
         if self._inspector is not None:
             self._end_inspection()
         elif self._timing is not None:
-            self._left -= 1
-            if not self._left:
+            self._steps_ns.append(now - before_ns)
+            if len(self._steps_ns) == self._wanted:
                 self._end_timing()
-        elif before_ns and self._timed < TIMINGS and now - self._rested_ns >= BETWEEN_S * 1e9:
+        elif before_ns and self._timed < TIMINGS and self._tried < TRIES and now - self._rested_ns >= BETWEEN_S * 1e9:
             self._begin(now, (now - before_ns) / 1e9)
         self._last_ns = clock()
 
@@ -61,23 +64,27 @@ class ByHand:
         self._timing, self._timed = None, TIMINGS
 
     def _begin(self, now: int, step_s: float) -> None:
-        if self._timed and not self._inspected:
+        if self._tried and not self._inspected:
             self._inspected = True
             if not compiled():
                 self._inspector = Inspector(self._torch)
                 self._rested_ns = now
                 self._inspector.enter()
             return
-        self._left = min(max(int(TIMED_S / max(step_s, 1e-4)), TIMED_LEAST), TIMED_MOST)
-        self._timing = Timing(self._torch, self._schedule, self._left, None, known=False)
+        self._tried += 1
+        self._steps_ns = []
+        self._wanted = min(max(int(TIMED_S / max(step_s, 1e-4)), TIMED_LEAST), self._wanted)
+        self._timing = Timing(self._torch, self._schedule, self._wanted, None, known=False)
         self._timing.step()
 
     def _end_timing(self) -> None:
         timing, self._timing = self._timing, None
         replay = timing.end(0) if timing is not None else None
-        if replay is not None:
+        if max(self._steps_ns) > UNEVEN * sorted(self._steps_ns)[len(self._steps_ns) // 2]:
+            self._wanted = max(self._wanted // 2, TIMED_LEAST)
+        elif replay is not None:
             self._recorder.note("replay", **encode(replay))
-        self._timed += 1
+            self._timed += 1
         self._rested_ns = clock()
 
     def _end_inspection(self) -> None:
