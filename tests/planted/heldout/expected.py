@@ -77,4 +77,15 @@ EXPECTED = {
     "char_gpt": {"compute-bound", "healthy"},
     "parquet_resnet": {"compute-bound", "healthy"},
     "lightning_gru": {"compute-bound", "healthy"},
+    # The sixth, on the simulated accelerator, by somebody who had not seen the rules.
+    "news_recsys": {"collate"},
+    "small_gan": {"host-sync", "launch-bound", "too-few-workers"},
+    "sku_match": {"python-loop"},
+    "deep_tabular": {"launch-bound"},
+    "clicks": {"logging-stall"},
+    "defects": {"worker-respawn"},
+    "next_token": {"validation-stall"},
+    "char_lm": {"compute-bound", "healthy"},
+    "photo_trainer": {"compute-bound", "healthy"},
+    "energy_forecast": {"compute-bound", "healthy"},
 }
