@@ -69,7 +69,7 @@ class Probes:
         self._orders: dict[int, Orders] = {}
         self._limits = Limits(recorder)
         self._schedule = Schedule()
-        self._by_hand: ByHand | None = ByHand(torch, recorder, self._schedule)
+        self._by_hand: ByHand | None = ByHand(torch, recorder, self._schedule, self._is_distributed)
         self._readings = Readings(torch, recorder)
         self._shapes = Shapes()
         self._plan = deque(PLAN)
@@ -121,7 +121,7 @@ class Probes:
         if by_hand is None:
             return
         try:
-            if self._number or self._is_distributed():
+            if self._number or by_hand.is_over:
                 self._by_hand = None
                 by_hand.stop()
             else:

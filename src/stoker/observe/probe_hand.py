@@ -5,6 +5,7 @@ by the gap before the forward pass.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from stoker.observe.probe_container import Schedule
@@ -27,11 +28,12 @@ UNEVEN = 3.0
 class ByHand:
     """`stepped` is called after each step of an optimizer, while no loader trains."""
 
-    def __init__(self, torch: Any, recorder: Recorder, schedule: Schedule) -> None:
+    def __init__(self, torch: Any, recorder: Recorder, schedule: Schedule, is_distributed: Callable[[], bool]) -> None:
         self._torch, self._recorder, self._schedule = torch, recorder, schedule
+        self._is_distributed = is_distributed
         self._counts: Counter[int] = Counter()
         self._chosen: int | None = None
-        self._last_ns = self._rested_ns = 0
+        self._last_ns = self._due_ns = self._begun_ns = 0
         self._timing: Timing | None = None
         self._steps_ns: list[int] = []
         self._wanted = TIMED_MOST
@@ -39,23 +41,35 @@ class ByHand:
         self._inspector: Inspector | None = None
         self._inspected = False
 
+    @property
+    def is_over(self) -> bool:
+        """True if nothing is left to try."""
+        return self._timed >= TIMINGS or (self._tried >= TRIES and self._timing is None)
+
     def stepped(self, optimizer: int) -> None:
         """Begin or end what is due. Of several optimizers the one that steps most rarely closes a step."""
-        self._counts[optimizer] += 1
-        if self._chosen is None and self._counts.total() >= FIRST_STEPS:
-            self._chosen = min(self._counts, key=lambda number: (self._counts[number], number))
         if optimizer != self._chosen:
+            self._choose(optimizer)
             return
         now, before_ns = clock(), self._last_ns
+        self._last_ns = now
+        if now < self._due_ns or not before_ns:
+            return
         if self._inspector is not None:
             self._end_inspection()
-        elif self._timing is not None:
+        elif self._timing is None:
+            self._begin(now, (now - before_ns) / 1e9)
+        else:
             self._steps_ns.append(now - before_ns)
             if len(self._steps_ns) == self._wanted:
                 self._end_timing()
-        elif before_ns and self._timed < TIMINGS and self._tried < TRIES and now - self._rested_ns >= BETWEEN_S * 1e9:
-            self._begin(now, (now - before_ns) / 1e9)
         self._last_ns = clock()
+
+    def _choose(self, optimizer: int) -> None:
+        if self._chosen is None:
+            self._counts[optimizer] += 1
+            if self._counts.total() >= FIRST_STEPS:
+                self._chosen = min(self._counts, key=lambda number: (self._counts[number], number))
 
     def stop(self) -> None:
         """The run is over, or a loader trains after all."""
@@ -64,11 +78,14 @@ class ByHand:
         self._timing, self._timed = None, TIMINGS
 
     def _begin(self, now: int, step_s: float) -> None:
+        if self._is_distributed():  # the others would wait for this rank
+            self._timed = TIMINGS
+            return
         if self._tried and not self._inspected:
             self._inspected = True
             if not compiled():
                 self._inspector = Inspector(self._torch)
-                self._rested_ns = now
+                self._begun_ns = now
                 self._inspector.enter()
             return
         self._tried += 1
@@ -85,12 +102,15 @@ class ByHand:
         elif replay is not None:
             self._recorder.note("replay", **encode(replay))
             self._timed += 1
-        self._rested_ns = clock()
+        self._rest()
 
     def _end_inspection(self) -> None:
         inspector, self._inspector = self._inspector, None
         if inspector is not None:
             note_inspection(inspector, self._torch, self._recorder)
-            window = Window("inspection", self._rested_ns, clock(), 0.0, 1)
+            window = Window("inspection", self._begun_ns, clock(), 0.0, 1)
             self._recorder.note("window", **encode(window))
-        self._rested_ns = clock()
+        self._rest()
+
+    def _rest(self) -> None:
+        self._due_ns = clock() + int(BETWEEN_S * 1e9)
