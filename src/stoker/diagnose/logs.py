@@ -4,10 +4,11 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 
+from stoker.attribute.timeline import decode_events
 from stoker.diagnose.causes import GAIN, finding
 from stoker.diagnose.facts import Facts
 from stoker.records.diagnosis import Finding
-from stoker.records.observed import ARG, Kind, Line
+from stoker.records.observed import Kind, Line
 
 LOGGERS = ("logging.", "tqdm.", "wandb.", "mlflow.", "tensorboard.", "torch.utils.tensorboard.", "loguru.")
 """Modules whose time is logging, also where no hook stands."""
@@ -17,7 +18,6 @@ ASIDE = 0.6
 """A line that is seen between a step and the next batch for this share of its time has no part in training."""
 PHASES = ("logging", "other")
 """Where the time of such lines counts; while garbage is collected, it is the collector's."""
-_KIND = (1 << ARG - 1) - 1
 _TRAINING = {Kind.ITER, Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER}
 _NAMED = {Kind.SYNC, Kind.SAVE, Kind.COPY}
 
@@ -93,21 +93,19 @@ def _is_beside(line: Line, places: set[str]) -> bool:
 
 def _after_steps(facts: Facts) -> Iterator[tuple[int, int]]:
     """From an optimizer's step to the next request for a batch, without what has a name of its own."""
-    known = {int(kind): kind for kind in Kind}
     start, pieces = 0, list[tuple[int, int]]()
-    for time_ns, code in sorted(zip(facts.track.times_ns, facts.track.codes, strict=True)):
-        kind, ends = known.get(code >> 1 & _KIND), bool(code & 1)
-        if kind is Kind.OPTIMIZER and ends:
-            start, pieces = time_ns, []
+    for event in decode_events(facts.track):
+        if event.kind is Kind.OPTIMIZER and event.ends:
+            start, pieces = event.time_ns, []
         elif not start:
             continue
-        elif kind is Kind.NEXT and not ends:
-            yield from (*pieces, (start, time_ns))
+        elif event.kind is Kind.NEXT and not event.ends:
+            yield from (*pieces, (start, event.time_ns))
             start = 0
-        elif kind in _TRAINING and not ends:
+        elif event.kind in _TRAINING and not event.ends:
             start = 0
-        elif kind in _NAMED:
-            if ends:
-                start = time_ns
+        elif event.kind in _NAMED:
+            if event.ends:
+                start = event.time_ns
             else:
-                pieces.append((start, time_ns))
+                pieces.append((start, event.time_ns))

@@ -128,6 +128,8 @@ class Probes:
                 by_hand.stepped(optimizer)
         except Exception as error:  # noqa: BLE001  an experiment may fail, the loop may not
             self._by_hand = None
+            with suppress(Exception):
+                by_hand.stop()
             self._recorder.note("trouble", text=f"an experiment failed: {error!r}")
 
     def interrupted(self) -> None:
