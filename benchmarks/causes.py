@@ -3,8 +3,11 @@
     python benchmarks/causes.py planted [--only collate] [--which slow] [--scale small] [--repeats 1] [--json out.json]
     python benchmarks/causes.py cases   [--only records] [--repeats 1] [--json out.json]
     python benchmarks/causes.py heldout [--jobs 2]
+    python benchmarks/causes.py planted --again --keep DIR
 
 Each script runs in a fresh process under the real `stoker doctor`. Data sets are made once and kept in --data.
+With --again nothing is run: what --keep recorded earlier is judged by today's rules, all of it in seconds, so that a
+changed rule is seen on every script before any is run again.
 """
 
 import argparse
@@ -16,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,6 +49,9 @@ class Judged:
     is_right: bool
     seconds: float
     trouble: str | None
+
+
+Judge = Callable[[str, list[str], set[str], set[str], Path | None], Judged]
 
 
 def judge(name: str, command: list[str], expected: set[str], forbidden: set[str], keep: Path | None) -> Judged:
@@ -86,8 +93,34 @@ def judge(name: str, command: list[str], expected: set[str], forbidden: set[str]
             shutil.rmtree(target, ignore_errors=True)
             shutil.copytree(Path(scratch) / "run", target)
         found = [(one["cause"], one["gain_max"]) for one in said["findings"]]
-        right = said["verdict"] in expected and not forbidden & {cause for cause, _ in found}
-        return Judged(name, sorted(expected), said["verdict"], found, right, seconds, None)
+        return held(name, expected, forbidden, said["verdict"], found, seconds)
+
+
+def judge_again(name: str, _: list[str], expected: set[str], forbidden: set[str], keep: Path | None) -> Judged:
+    """Read what was recorded of one command, and follow the doctor's arrow from there."""
+    from stoker.commands.doctor import diagnose
+    from stoker.errors import StokerError
+
+    began = time.perf_counter()
+    try:
+        said = diagnose(Path(keep or "") / name.replace("/", "-"))[1]
+    except StokerError as error:
+        return Judged(name, sorted(expected), None, [], False, time.perf_counter() - began, str(error))
+    found = [(one.cause, one.gain_max) for one in said.findings]
+    return held(name, expected, forbidden, said.verdict, found, time.perf_counter() - began)
+
+
+def held(
+    name: str,
+    expected: set[str],
+    forbidden: set[str],
+    verdict: str | None,
+    found: list[tuple[str, float | None]],
+    seconds: float,
+) -> Judged:
+    """What was said against what is true."""
+    right = verdict in expected and not forbidden & {cause for cause, _ in found}
+    return Judged(name, sorted(expected), verdict, found, right, seconds, None)
 
 
 def planted(args: argparse.Namespace) -> list[Task]:
@@ -177,7 +210,8 @@ def run(todo: list[Task], args: argparse.Namespace) -> list[Judged]:
     rows = [row for row in rows if row.name in wanted]
     tasks = [task for turn in range(args.repeats) for task in todo if done[task[0]] <= turn]
     with ThreadPoolExecutor(args.jobs) as pool:
-        futures = [pool.submit(judge, *task, args.keep) for task in tasks]
+        how: Judge = judge_again if args.again else judge
+        futures = [pool.submit(how, *task, args.keep) for task in tasks]
         for future in as_completed(futures):
             rows.append(future.result())
             print(line(rows[-1]), flush=True)
@@ -206,14 +240,20 @@ def main() -> None:
     parser.add_argument("--suite", type=Path, default=ROOT / "tests" / "planted", help="folder of the planted suite")
     parser.add_argument("--examples", type=Path, default=ROOT / "examples", help="folder of the five cases")
     parser.add_argument("--keep", type=Path, default=None, help="keep the records of each run in this folder")
+    parser.add_argument("--again", action="store_true", help="judge what lies in --keep, by today's rules; run nothing")
     parser.add_argument("--json", type=Path, default=None, help="rows go here; those that are there are not run again")
     args = parser.parse_args()
     if args.what == "table":
         table(_kept(args.json))
         show(_kept(args.json))
         return
+    todo = WHAT[args.what](args)
+    if args.again:
+        if args.keep is None:
+            parser.error("--again needs --keep, the folder in which the runs were kept")
+        todo = [task for task in todo if (args.keep / task[0].replace("/", "-")).exists()]
     print("| script | said | right | seconds | findings (at most) |\n|---|---|---|---|---|", flush=True)
-    show(run(WHAT[args.what](args), args))
+    show(run(todo, args))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from torch import nn
 from stoker import sim
 from stoker.errors import UsageError
 from stoker.records import DeviceProfile, encode
+from stoker.sim.timeline import SCHEDULER_LATE_S
 
 STEP_S = 0.05
 
@@ -261,6 +262,10 @@ def test_a_step_takes_the_asked_time_within_two_percent_while_both_cores_are_bus
         return (time.perf_counter() - start) / steps
 
     window(20)
-    # The lower quartile: windows in which the whole machine was taken away say nothing about the device.
-    windows = sorted(window(50) for _ in range(9))
-    assert windows[2] == pytest.approx(0.005, rel=0.02)
+    # A window in which others took the machine away says nothing about the device, but one that they left alone
+    # must show the time asked for, and all together are never shorter: benchmarks/sim.py prints how near they are.
+    began, windows = time.perf_counter(), [window(50)]
+    while not any(one == pytest.approx(0.005, rel=0.02) for one in windows):
+        assert time.perf_counter() - began < 45, windows
+        windows.append(window(50))
+    assert time.perf_counter() - began > 0.98 * 0.005 * 50 * len(windows) - SCHEDULER_LATE_S
