@@ -63,6 +63,8 @@ class Stream:
         self._doing: dict[int, Ticket] = {}
         self._lock = threading.RLock()
         self._work = threading.Condition(self._lock)
+        self._rest = threading.Condition(self._lock)
+        """Where threads wait that may not work now: a wake-up for work must not go to one of them."""
         self._out = threading.Condition(self._lock)
         self._closed = False
         self._pid = os.getpid()
@@ -144,6 +146,7 @@ class Stream:
         """More threads and depth while the consumer waits; fewer when it never does."""
         if self.times.batches % _REVIEW_BATCHES:
             return
+        threads = self.threads
         if self._starved:
             self.threads = min(self.threads_most, self.threads + 1)
             self.depth = min(self.depth_most, max(2 + self.threads, self.depth + self.depth // 2))
@@ -155,6 +158,9 @@ class Stream:
             if self._calm % 8 == 0:
                 self.threads = max(1, self.threads - 1) if self.threads_most else 0
                 self.run = max(1, self.run // 2)
+        if self.threads != threads:  # who may work now, and who may not any more, finds its place
+            self._work.notify_all()
+            self._rest.notify_all()
         self._starved = 0
 
     # ---- the threads' side
@@ -234,10 +240,11 @@ class Stream:
         """A thread's life."""
         with self._lock:
             while not self._closed:
-                job = self._job() if number < self.threads else None
+                may_work = number < self.threads
+                job = self._job() if may_work else None
                 if job is None:
                     begin = time.perf_counter()
-                    self._work.wait()
+                    (self._work if may_work else self._rest).wait()
                     self.times.thread_idle_s += time.perf_counter() - begin
                 else:
                     self._run(job)
@@ -252,8 +259,8 @@ class Stream:
         with self._lock:
             self._closed = True
             self._made.clear()
-            self._work.notify_all()
-            self._out.notify_all()
+            for waiting in (self._work, self._rest, self._out):
+                waiting.notify_all()
         if self._reader is not None:
             self._reader.close()
         for thread in self._pool if join and not inside else ():
