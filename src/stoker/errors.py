@@ -31,11 +31,23 @@ StokerError
     └── ForkedError          an iterator was used in a forked child
 """
 
+from typing import Any
+
 
 class StokerError(Exception):
     """Anything Stoker raises on purpose; its text is one line for people."""
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What crosses a process boundary: an error's text is not what its constructor takes."""
+        return _revive, (type(self), self.args, self.__dict__)
+
+
+def _revive(kind: type[StokerError], args: tuple[Any, ...], state: dict[str, Any]) -> StokerError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class UsageError(StokerError):

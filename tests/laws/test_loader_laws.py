@@ -49,14 +49,17 @@ def test_over_all_ranks_each_sample_comes_exactly_once(
 ) -> None:
     world = min(world, sum(sizes))
     with opened(kind, sizes) as source:
-        got = []
+        got, steps = [], set()
         for rank in range(world):
             with Loader(source, batch_size, True, window=window, seed=seed, rank=rank, world_size=world) as loader:
                 batches = read(loader)
                 assert len(batches) == len(loader)
                 assert all(len(batch) <= batch_size for batch in batches)
                 got += flat(batches)
+                steps.add(len(batches))
         assert sorted(got) == list(range(sum(sizes)))
+        if batch_size > 1 and batch_size * world <= sum(sizes):
+            assert len(steps) == 1
 
 
 @kinds

@@ -159,6 +159,105 @@ def test_an_iterable_dataset_resumes_behind_what_was_delivered() -> None:
         assert [i for batch in [*begun, *(b.tolist() for b in other)] for i in batch] == list(range(20))
 
 
+def test_single_samples_keep_the_laws_too() -> None:
+    data: Any = list(range(9))
+    with Loader(data, None, True, seed=1) as whole, Loader(data, None, True, seed=1, num_workers=1) as again:
+        order = list(whole)
+        assert order == list(again)
+        assert sorted(order) == data != order
+    with Loader(data, None, True, seed=1) as loader:
+        begun = list(itertools.islice(loader, 4))
+        state = loader.state_dict()
+    with Loader(data, None, True) as other:
+        other.load_state_dict(state)
+        assert begun + list(other) == order
+    with pytest.warns(UserWarning, match="some ranks get one batch less"):
+        ranks = [list(Loader(data, None, rank=rank, world_size=2)) for rank in range(2)]
+    assert sorted(ranks[0] + ranks[1]) == data
+
+
+def test_what_the_users_collate_returns_is_delivered_also_none() -> None:
+    def collate(samples: list[int]) -> list[int] | None:
+        return None if 0 in samples else samples
+
+    data: Any = range(8)
+    with Loader(data, 4, collate_fn=collate) as loader:
+        assert list(loader) == [None, [4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_two_passes_at_once_over_an_iterable_dataset_are_independent(workers: int) -> None:
+    with Loader(Count(), 5, num_workers=workers) as loader:
+        first = iter(loader)
+        begun = [next(first)]
+        assert len(list(loader)) == 4
+        assert [batch.tolist() for batch in [*begun, *first]] == [list(range(i, i + 5)) for i in range(0, 20, 5)]
+
+
+@pytest.mark.parametrize("other", [{"batch_size": 1}, {"batch_size": 3, "num_workers": 2}, {"batch_size": None}])
+def test_a_position_that_counts_other_batches_is_refused(other: dict[str, Any]) -> None:
+    with Loader(Count(), 3) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with Loader(Count(), **other) as loader, pytest.raises(errors.OtherSourceError, match="the same settings"):
+        loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize("data", [Count(), Squares(20)], ids=["iterable", "map-style"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_closed_in_the_middle_it_says_so_and_no_worker_is_left(data: Any, workers: int) -> None:
+    before = set(psutil.Process().children())
+    loader = Loader(data, 2, num_workers=workers)
+    iterator = iter(loader)
+    next(iterator)
+    loader.close()
+    with pytest.raises(errors.ClosedError, match="the loader is closed"):
+        next(iterator)
+    psutil.wait_procs(set(psutil.Process().children()) - before, timeout=60)
+    assert set(psutil.Process().children()) <= before
+
+
+def test_after_the_last_batch_of_the_users_sampler_the_next_epoch_comes() -> None:
+    def make() -> Loader:
+        return Loader(TensorDataset(torch.arange(6)), 2, sampler=list(range(6)))
+
+    with make() as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        state = loader.state_dict()
+    with make() as other:
+        other.load_state_dict(state)
+        assert len(list(other)) == 3
+
+
+def test_an_epoch_that_was_set_while_another_ran_is_what_the_state_names() -> None:
+    with Loader(Squares(8), 2, True) as loader:
+        batches = iter(loader)
+        next(batches)
+        loader.set_epoch(5)
+        assert len(list(batches)) == 3
+        state = loader.state_dict()
+        following = ids(loader)
+    with Loader(Squares(8), 2, True) as other:
+        other.load_state_dict(state)
+        assert ids(other) == following
+
+
+def test_figures_go_on_over_all_passes() -> None:
+    with Loader(Squares(10), 4) as loader:
+        for _ in range(3):
+            next(iter(loader))
+        list(loader)
+        assert (loader.stats().batches, loader.stats().rows) == (6, 22)
+
+
+@pytest.mark.parametrize("state", [None, {}, {"version": 1}, "x"])
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    with Loader(Squares(4), 2) as loader, pytest.raises(errors.UsageError, match="no state of a loader"):
+        loader.load_state_dict(state)
+
+
 class Dies(Squares):
     def __getitem__(self, index: int) -> dict[str, Any]:
         if index == 13:
@@ -188,6 +287,12 @@ def test_an_exception_in_the_dataset_is_the_users_own(workers: int) -> None:
 def test_arguments_that_do_not_apply_are_refused() -> None:
     with pytest.raises(errors.UsageError, match="window does not apply to a torch Dataset"):
         Loader(Squares(4), 2, window=3)
+    with pytest.raises(errors.UsageError, match="memory does not apply to a torch Dataset"):
+        Loader(Squares(4), 2, memory="1GiB")
+    with pytest.raises(errors.UsageError, match="on_error does not apply to a torch Dataset"):
+        Loader(Squares(4), 2, on_error="skip")
+    with pytest.raises(errors.UsageError, match="device is 'nowhere', which is not to be had here"):
+        Loader(Squares(4), 2, device="nowhere")
     with Loader(Squares(4), 2, in_order=False) as loader, pytest.raises(errors.UsageError, match="in_order=False"):
         loader.state_dict()
 

@@ -169,7 +169,13 @@ def test_a_wrong_argument_is_answered_in_one_line(tmp_path: Path, arguments: dic
 
 def test_ranks_that_would_get_fewer_batches_are_warned_of(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="1 samples remain for the last batch of 2 ranks"):
-        Loader(npy(tmp_path, [9]), 2, rank=0, world_size=2).close()
+        Loader(npy(tmp_path, [9]), 1, rank=0, world_size=2).close()
+
+
+def test_a_rest_too_small_for_all_ranks_is_shared_so_that_none_steps_less(tmp_path: Path) -> None:
+    source = npy(tmp_path, [9])
+    ranks = [[check(batch) for batch in Loader(source, 2, rank=rank, world_size=2)] for rank in range(2)]
+    assert ranks == [[[0, 1], [4, 5], [7]], [[2, 3], [6], [8]]]
 
 
 def test_ranks_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +184,7 @@ def test_ranks_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mon
     with Loader(npy(tmp_path, [8]), 4) as loader:
         assert [check(batch) for batch in loader] == [[4, 5, 6, 7]]
     monkeypatch.setenv("RANK", "one")
-    with pytest.raises(errors.UsageError, match="RANK and WORLD_SIZE"):
+    with pytest.raises(errors.UsageError, match="RANK is 'one' and WORLD_SIZE is '2'"):
         Loader(npy(tmp_path, [8]), 4)
 
 

@@ -19,6 +19,7 @@ from stoker.loader.source.blocks import SizedBlocks
 sizes = st.lists(st.integers(1, 12), min_size=1, max_size=8)
 
 
+@pytest.mark.filterwarnings("ignore:\\d+ samples remain")
 @settings(deadline=None)
 @given(blocks=sizes, window=st.integers(1, 9), world=st.integers(1, 3), batch_size=st.none() | st.integers(1, 9))
 def test_over_all_ranks_each_index_comes_exactly_once(
@@ -32,6 +33,44 @@ def test_over_all_ranks_each_index_comes_exactly_once(
         assert len(mine) == expected
         drawn += mine if batch_size is None else itertools.chain.from_iterable(mine)
     assert sorted(drawn) == list(range(sum(blocks)))
+
+
+@pytest.mark.filterwarnings("ignore:\\d+ samples remain")
+@settings(deadline=None)
+@given(
+    blocks=st.lists(st.integers(6, 30), min_size=1, max_size=8),
+    window=st.integers(1, 9),
+    world=st.integers(2, 3),
+    batch_size=st.integers(2, 9),
+    steps=st.integers(0, 12),
+)
+def test_ranks_make_the_same_number_of_steps_and_stop_at_the_same_place(
+    blocks: list[int], window: int, world: int, batch_size: int, steps: int
+) -> None:
+    samplers = [
+        stoker.BlockSampler(blocks, window=window, rank=rank, world_size=world, batch_size=batch_size)
+        for rank in range(world)
+    ]
+    whole = [len(sampler) for sampler in samplers]
+    if all(size >= batch_size * world for size in blocks):
+        assert len(set(whole)) == 1
+        drawn = [list(itertools.islice(sampler, steps)) for sampler in samplers]
+        assert len({str(sampler.state_dict()) for sampler in samplers}) == 1
+        assert all(1 <= len(batch) <= batch_size for batches in drawn for batch in batches)
+
+
+def test_its_length_is_that_of_the_epoch_that_runs() -> None:
+    sampler = stoker.BlockSampler([5, 9, 3, 7, 2], window=2, batch_size=4)
+    for _ in range(6):
+        batches = iter(sampler)
+        drawn = [next(batches)]
+        expected = len(sampler)
+        assert len([*drawn, *batches]) == expected
+
+
+def test_no_block_at_all_is_refused() -> None:
+    with pytest.raises(errors.NoDataError, match="block_sizes is empty"):
+        stoker.BlockSampler([])
 
 
 def test_the_order_is_the_loaders() -> None:

@@ -3,12 +3,16 @@
 import hashlib
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import tee
 from typing import Any
 
-from torch.utils.data import DataLoader, Dataset
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from stoker.errors import OtherSourceError, UsageError, WorkerDiedError
+from stoker.errors import ClosedError, OtherSourceError, UsageError, WorkerDiedError
+from stoker.loader.deliver import CLOSED
+from stoker.loader.device import Copier, copier
 from stoker.loader.order import Order
 from stoker.loader.ranks import Split, Ticket
 from stoker.loader.source.blocks import EvenBlocks
@@ -37,10 +41,18 @@ class _Indices:
             yield rows[ticket.start - first : ticket.stop - first]
 
 
-class _Counts:
-    """What was delivered, and how long the consumer waited."""
+class _Singles(_Indices):
+    """A sampler without end: the indices one by one, for samples that are not put into batches."""
 
-    def __init__(self) -> None:
+    def __iter__(self) -> Iterator[Any]:
+        return (index for indices in super().__iter__() for index in indices)
+
+
+class _Intake:
+    """What the consumer gets, over all streams of a loader: counted, timed, and on its device."""
+
+    def __init__(self, copier: Copier | None) -> None:
+        self._copier = copier
         self.batches = 0
         self.rows = 0
         self.wait_s = 0.0
@@ -56,20 +68,17 @@ class _Counts:
             raise
         self.wait_s += time.perf_counter() - begin
         self.batches += 1
-        return batch
+        return batch if self._copier is None else self._copier.finish(self._copier.start(batch))
 
 
 class _Ordered:
     """A stream in Stoker's order."""
 
-    def __init__(
-        self, dataset: Any, order: Order, split: Split, start: tuple[int, int], arguments: dict[str, Any]
-    ) -> None:
-        self._tickets, ahead = tee(split.tickets(*start))
-        self._next = next(self._tickets)
-        indices = _Indices(order, ahead)
-        self._batches: Iterator[Any] = iter(DataLoader(dataset, batch_sampler=indices, **arguments))
-        self.counts = _Counts()
+    def __init__(self, tickets: Iterator[Ticket], batches: Iterator[Any], intake: _Intake) -> None:
+        self._tickets = tickets
+        self._next = next(tickets)
+        self._batches: Iterator[Any] | None = batches
+        self._intake = intake
 
     def at(self) -> int:
         """The epoch of the next batch."""
@@ -77,28 +86,30 @@ class _Ordered:
 
     def get(self, epoch: int) -> tuple[int, Any] | None:
         """The next batch of an epoch and the global position after it; None once the epoch is over."""
+        if self._batches is None:
+            raise ClosedError(CLOSED)
         ticket = self._next
         if ticket.epoch != epoch:
             return None
-        batch = self.counts.take(self._batches)
-        self.counts.rows += ticket.stop - ticket.start
+        batch = self._intake.take(self._batches)
+        self._intake.rows += ticket.stop - ticket.start
         self._next = next(self._tickets)
         return ticket.after, batch
 
     def close(self) -> None:
         """End the workers: they go with torch's iterator."""
-        self._batches = iter(())
+        self._batches = None
 
 
 class _Theirs:
     """A stream in the order of the user's sampler, or of an iterable dataset. Positions count batches."""
 
-    def __init__(self, loader: "DataLoader[Any]", epoch: int, position: int) -> None:
-        self._loader = loader
+    def __init__(self, loader: "DataLoader[Any]", epoch: int, position: int, intake: _Intake) -> None:
+        self._loader: DataLoader[Any] | None = loader
         self._epoch = epoch
         self._position = position
         self._batches: Iterator[Any] | None = None
-        self.counts = _Counts()
+        self._intake = intake
 
     def at(self) -> int:
         """The epoch of the next batch."""
@@ -106,6 +117,8 @@ class _Theirs:
 
     def get(self, epoch: int) -> tuple[int, Any] | None:
         """The next batch of an epoch and the number of batches up to it; None once the epoch is over."""
+        if self._loader is None:
+            raise ClosedError(CLOSED)
         if epoch != self._epoch:
             return None
         if self._batches is None:
@@ -113,7 +126,7 @@ class _Theirs:
             for _ in range(self._position):  # an order that is not ours can only be run through again
                 next(self._batches, None)
         try:
-            batch = self.counts.take(self._batches)
+            batch = self._intake.take(self._batches)
         except StopIteration:
             self._batches, self._epoch, self._position = None, self._epoch + 1, 0
             return None
@@ -121,8 +134,8 @@ class _Theirs:
         return self._position, batch
 
     def close(self) -> None:
-        """End the workers: they go with torch's iterator."""
-        self._batches = None
+        """End the workers: they go with torch's iterator, which its loader keeps where they are persistent."""
+        self._loader = self._batches = None
 
 
 class DatasetEngine:
@@ -136,17 +149,21 @@ class DatasetEngine:
         shuffle: bool | None,
         seed: int,
         arguments: dict[str, Any],
+        device: str | torch.device | None,
     ) -> None:
+        on_device = copier(device)
+        if on_device is not None:  # a copy that nobody waits for needs pinned memory
+            arguments = arguments | {"pin_memory": True}
         self._dataset = dataset
         self._split = split
         self._shuffle = bool(shuffle)
         self._arguments = arguments
-        self._stream: _Ordered | _Theirs | None = None
-        self._theirs: DataLoader[Any] | None = None
+        self._intake = _Intake(on_device)
         if split is None:
             if arguments.get("num_workers"):
                 arguments = arguments | {"persistent_workers": True}
-            self._theirs = DataLoader(dataset, shuffle=shuffle, **arguments)
+            self._theirs = partial(DataLoader, dataset, shuffle=shuffle, **arguments)
+            self._theirs()  # what torch refuses is said now
         else:
             self._order = self._make_order(seed)
 
@@ -157,24 +174,28 @@ class DatasetEngine:
         return Order(EvenBlocks(rows, rows), window_blocks=1, seed=seed, shuffle=self._shuffle)
 
     def stream(self, epoch: int, position: int) -> "_Ordered | _Theirs":
-        """Batches from a position on."""
+        """Batches from a position on, by a DataLoader of their own: two passes at once share no worker."""
         if self._split is None:
-            assert self._theirs is not None
-            self._stream = _Theirs(self._theirs, epoch, position)
+            return _Theirs(self._theirs(), epoch, position, self._intake)
+        tickets, ahead = tee(self._split.tickets(epoch, position))
+        arguments = dict(self._arguments)
+        if "batch_size" in arguments:  # None: samples as they are
+            arguments["sampler"] = _Singles(self._order, ahead)
         else:
-            self._stream = _Ordered(self._dataset, self._order, self._split, (epoch, position), dict(self._arguments))
-        return self._stream
+            arguments["batch_sampler"] = _Indices(self._order, ahead)
+        return _Ordered(tickets, iter(DataLoader(self._dataset, **arguments)), self._intake)
 
     def count(self) -> int:
         """Batches of an epoch."""
         if self._split is not None:
             return self._split.count()
-        assert self._theirs is not None
-        return len(self._theirs)
+        return len(self._theirs())
 
     def is_over(self, position: int) -> bool:
         """True if an epoch ends at this position."""
-        return self._split is not None and position >= self._split.end
+        if self._split is not None:
+            return position >= self._split.end
+        return not isinstance(self._dataset, IterableDataset) and position >= self.count()
 
     def order_state(self) -> dict[str, Any]:
         """What decides the order, besides the seed."""
@@ -182,12 +203,20 @@ class DatasetEngine:
             raise UsageError(
                 "with in_order=False nobody knows which batches were delivered; leave it out to save a state"
             )
-        return {"shuffle": self._shuffle, "ours": self._split is not None}
+        state: dict[str, Any] = {"shuffle": self._shuffle, "ours": self._split is not None}
+        if self._split is None:  # the position counts batches
+            state |= {name: self._arguments.get(name) for name in ("batch_size", "drop_last")}
+            if isinstance(self._dataset, IterableDataset):  # each worker has a part of its own
+                state["num_workers"] = self._arguments["num_workers"]
+        return state
 
     def restore_order(self, seed: int, state: dict[str, Any]) -> None:
         """Go on in the order of a saved state."""
-        if state != self.order_state():
-            raise OtherSourceError(f"the state was taken with {state}; this loader has {self.order_state()}")
+        here = self.order_state()
+        if any(here.get(name) != value for name, value in state.items()):
+            raise OtherSourceError(
+                f"the state was taken with {state}; this loader has {here}. Make it with the same settings"
+            )
         if self._split is not None:
             self._order = self._make_order(seed)
 
@@ -200,18 +229,14 @@ class DatasetEngine:
 
     def stats(self, rows_per_s: float | None) -> Stats:
         """Figures so far; what happens inside torch's workers is not measured."""
-        counts = self._stream.counts if self._stream is not None else _Counts()
         return Stats(
-            batches=counts.batches,
-            rows=counts.rows,
+            batches=self._intake.batches,
+            rows=self._intake.rows,
             rows_per_s=rows_per_s,
-            consumer_wait_s=counts.wait_s,
+            consumer_wait_s=self._intake.wait_s,
             threads=int(self._arguments.get("num_workers") or 0),
             prefetch=self._arguments.get("prefetch_factor"),
         )
 
     def close(self) -> None:
-        """End the workers."""
-        self._theirs = None
-        if self._stream is not None:
-            self._stream.close()
+        """Nothing is left to do: the workers went with the streams."""

@@ -15,6 +15,7 @@ from stoker.loader.ranks import Ticket
 from stoker.loader.source.interface import Reader
 from stoker.loader.windows import Job, Ready, Windows
 
+CLOSED = "the loader is closed; make a new one, or keep it open while iterating"
 _JOIN_S = 10.0
 _REVIEW_BATCHES = 16
 """How often concurrency and depth are reconsidered."""
@@ -127,7 +128,7 @@ class Stream:
         if self._pid != os.getpid():
             raise ForkedError("this iterator belongs to the parent process; call iter(loader) again in the child")
         if self._closed:
-            raise ClosedError("the loader is closed; make a new one, or keep it open while iterating")
+            raise ClosedError(CLOSED)
 
     def _wait(self) -> None:
         begin = time.perf_counter()

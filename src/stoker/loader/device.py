@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from stoker.errors import UsageError
+
 
 def each_tensor(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """A batch of the same structure, with every tensor changed."""
@@ -57,6 +59,10 @@ class Copier:
 
 def copier(device: str | torch.device | None) -> Copier | None:
     """What copies to a device; None for the CPU, where batches already are."""
-    if device is None or torch.device(device).type == "cpu":
-        return None
-    return Copier(torch.device(device))
+    try:
+        if device is None or torch.device(device).type == "cpu":
+            return None
+        return Copier(torch.device(device))
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise UsageError(f"device is {str(device)!r}, which is not to be had here: {reason}") from error

@@ -149,7 +149,8 @@ class SourceEngine:
                 f"the state was taken with {', '.join(differ)}; make the loader with the same settings"
             )
         window = int(state["window_blocks"])
-        if self._shuffle is True and window > (most := budget.most_blocks(self.source, self._memory_bytes)):
+        most = max(budget.most_blocks(self.source, self._memory_bytes), self._order.window_blocks)
+        if self._shuffle is True and window > most:
             raise UsageError(
                 f"the state mixes {window} blocks at a time, and memory={self._memory_bytes} holds {most}; "
                 "give memory= at least what the loader had that saved it"

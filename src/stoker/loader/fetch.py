@@ -16,12 +16,14 @@ from stoker.loader.source.interface import BadRowsError, Batch, Lease, Pick, Pla
 from stoker.loader.windows import Ready
 
 OnError = Literal["raise", "skip"]
+NOTHING: Any = object()
+"""In place of a batch of which nothing is left: None may be somebody's batch."""
 _SKIPPED_LISTED = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A batch, or None if nothing of it is left."""
+    """A batch, or NOTHING if all of its rows had to be left out."""
 
     batch: Any
     rows: int
@@ -104,7 +106,7 @@ class Batches:
                 places += more
         skipped = ticket.stop - ticket.start - len(pick.rows)
         if gathered is None:
-            return Made(None, 0, skipped, places)
+            return Made(NOTHING, 0, skipped, places)
         return Made(self._finish(gathered, ticket, pick.rows), len(pick.rows), skipped, places)
 
     def _finish(self, gathered: Batch, ticket: Ticket, rows: Ints) -> Any:
@@ -115,13 +117,13 @@ class Batches:
         return made if self._copier is None else self._copier.start(made)
 
     def deliver(self, made: Made) -> Any:
-        """What the consumer gets, or None; called in its thread. Only now does what was left out count."""
+        """What the consumer gets, or NOTHING; called in its thread. Only now does what was left out count."""
         self.skipped_rows += made.skipped_rows
         for place in made.places:
             if place not in self._places and len(self.skipped) < _SKIPPED_LISTED:
                 self._places.add(place)
                 self.skipped.append(place)
-        return made.batch if self._copier is None or made.batch is None else self._copier.finish(made.batch)
+        return made.batch if self._copier is None or made.batch is NOTHING else self._copier.finish(made.batch)
 
     def _pick(self, tickets: Sequence[Ticket], windows: list[Ready]) -> Pick:
         spans, epoch = _spans(tickets), tickets[0].epoch
@@ -169,13 +171,16 @@ class Batches:
     def _mapped(self, batch: Batch, ticket: Ticket, rows: Ints) -> Any:
         assert self._map is not None
         try:
-            return self._map(batch)
+            mapped = self._map(batch)
+            if mapped is None:
+                raise TypeError("it returned None; let it return the batch")  # noqa: TRY301  one error for both
         except Exception as error:
             path, row = self._source.locate(int(rows[0]))
             raise MapError(
                 f"map failed on the batch at epoch {ticket.epoch}, position {ticket.start} "
                 f"(its first sample is row {row} of {path}): {type(error).__name__}: {error}"
             ) from error
+        return mapped
 
 
 def _spans(tickets: Sequence[Ticket]) -> list[tuple[int, int]]:

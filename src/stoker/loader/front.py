@@ -1,7 +1,6 @@
 """`stoker.Loader`: epochs, state and figures, over an engine that makes the batches."""
 
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, Self
@@ -14,7 +13,7 @@ from stoker.loader import budget, check, cores, ranks
 from stoker.loader.assemble import RaggedAs
 from stoker.loader.dataset import DatasetEngine
 from stoker.loader.engine import Shuffle, SourceEngine
-from stoker.loader.fetch import OnError
+from stoker.loader.fetch import NOTHING, OnError
 from stoker.loader.ranks import Split
 from stoker.loader.source.interface import Batch, Source
 from stoker.loader.stats import Stats
@@ -157,12 +156,16 @@ class Loader:
                 **ours | {"threads": threads if threads is not None else num_workers or cores.count()},
             )
         else:
+            ours["on_error"] = None if on_error == "raise" else on_error
+            ours["memory"] = None if memory == budget.MEMORY_BYTES else memory
             _refuse("a torch Dataset", ours, tuple(ours))
-            self._engine = self._over_dataset(data, shuffle, theirs)
+            self._engine = self._over_dataset(data, shuffle, theirs, device)
         self._next = (0, 0)
         """The epoch and position at which the next iterator starts."""
         self._at = (0, 0)
         """The epoch and position behind what was delivered."""
+        self._latest = 0
+        """The epoch of the newest iterator."""
         self._parked: Batchwise | None = None
         """A stream that is already making the next epoch's first batches."""
         self._began_s: float | None = None
@@ -170,20 +173,29 @@ class Loader:
         self._open = _Open(self._engine)
         self._finalizer = weakref.finalize(self, self._open.close)
 
-    def _over_dataset(self, data: "Dataset[Any]", shuffle: Shuffle | None, theirs: dict[str, Any]) -> DatasetEngine:
+    def _over_dataset(
+        self,
+        data: "Dataset[Any]",
+        shuffle: Shuffle | None,
+        theirs: dict[str, Any],
+        device: str | torch.device | None,
+    ) -> DatasetEngine:
         """An engine that orders the dataset itself, unless the user's sampler does, or nobody can."""
         if shuffle == "full":
             shuffle = True
-        batched = self.batch_size is not None and theirs["sampler"] is None and theirs["batch_sampler"] is None
-        if isinstance(data, IterableDataset) or not batched or not hasattr(data, "__len__"):
+        is_ours = theirs["sampler"] is None and theirs["batch_sampler"] is None
+        if isinstance(data, IterableDataset) or not is_ours or not hasattr(data, "__len__"):
             if theirs["batch_sampler"] is None:
                 theirs |= {"batch_size": self.batch_size, "drop_last": self.drop_last}
-            return DatasetEngine(data, None, shuffle=shuffle, seed=self.seed, arguments=theirs)
-        check.whole("batch_size", self.batch_size, 1)
-        assert self.batch_size is not None
-        split = _split(len(data), self.batch_size, self.drop_last, self.rank, self.world_size)
+            return DatasetEngine(data, None, shuffle=shuffle, seed=self.seed, arguments=theirs, device=device)
         arguments = {name: value for name, value in theirs.items() if name not in {"sampler", "batch_sampler"}}
-        return DatasetEngine(data, split, shuffle=shuffle, seed=self.seed, arguments=arguments)
+        if self.batch_size is None:  # samples as they are, one by one
+            arguments["batch_size"] = None
+            split = _split(len(data), 1, self.drop_last, self.rank, self.world_size)
+        else:
+            check.whole("batch_size", self.batch_size, 1)
+            split = _split(len(data), self.batch_size, self.drop_last, self.rank, self.world_size)
+        return DatasetEngine(data, split, shuffle=shuffle, seed=self.seed, arguments=arguments, device=device)
 
     def __len__(self) -> int:
         """Batches of an epoch, on this rank."""
@@ -196,6 +208,7 @@ class Loader:
     def _start(self) -> tuple[int, Batchwise]:
         self._check_open()
         epoch, position = self._at = self._next
+        self._latest = epoch
         self._next = (epoch + 1, 0)
         if self._began_s is None:
             self._began_s = time.perf_counter()
@@ -264,7 +277,7 @@ class Loader:
 
     def _finish(self, epoch: int, stream: Batchwise) -> None:
         """An epoch is over; its stream has begun with the next."""
-        self._at = (epoch + 1, 0)
+        self._at = self._next if epoch == self._latest else (epoch + 1, 0)
         if self._parked is not None:
             self._parked.close()
         self._parked = stream
@@ -293,7 +306,7 @@ class _Pass:
                 self._stream = None
                 break
             self._loader._deliver(self._epoch, got[0])  # noqa: SLF001
-            if got[1] is not None:
+            if got[1] is not NOTHING:
                 return got[1]
         raise StopIteration
 
@@ -320,18 +333,14 @@ def _split(rows: int, batch_size: int, drop_last: bool, rank: int, world_size: i
             f"{rows} samples are too few for {world_size} rank{'s' * (world_size > 1)} with batch_size {batch_size}"
             f"{dropped}: a rank would get no batch. Use fewer ranks, a smaller batch_size or more data."
         )
-    rest = rows % (batch_size * world_size)
-    if not drop_last and 0 < rest < world_size:
-        warnings.warn(
-            f"{rest} samples remain for the last batch of {world_size} ranks, so some ranks get one batch less; "
-            "a training that synchronises every step needs drop_last=True",
-            stacklevel=3,
-        )
+    ranks.warn_if_uneven([split])
     return split
 
 
 def _check_state(state: dict[str, Any], here: dict[str, Any]) -> None:
-    if state.get("version") != STATE_VERSION:
+    if not isinstance(state, dict) or not {"version", "epoch", "position", "seed", "order", "source"} <= set(state):
+        raise UsageError(f"this is no state of a loader: {str(state)[:80]}; give what state_dict() returned")
+    if state["version"] != STATE_VERSION:
         raise UsageError(f"the state has version {state.get('version')!r}; expected {STATE_VERSION}")
     there = state["source"]
     if there["digest"] != here["digest"]:

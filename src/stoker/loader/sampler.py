@@ -5,7 +5,7 @@ from typing import Any
 
 from torch.utils.data import Sampler
 
-from stoker.errors import OtherSourceError
+from stoker.errors import NoDataError, OtherSourceError
 from stoker.loader import check, ranks
 from stoker.loader.order import Order
 from stoker.loader.ranks import Split
@@ -36,6 +36,8 @@ class BlockSampler(Sampler[Any]):
     ) -> None:
         check.whole("window", window, 1)
         check.whole("seed", seed, 0)
+        if not block_sizes:
+            raise NoDataError("block_sizes is empty; give the number of rows of each file or row group")
         for size in block_sizes:
             check.whole("a block size", size, 1)
         if batch_size is not None:
@@ -45,6 +47,7 @@ class BlockSampler(Sampler[Any]):
         self._batch_size = batch_size
         self._drop_last = drop_last
         self._next = self._at = (0, 0)
+        ranks.warn_if_uneven(split for _, split in self._splits())
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iterator deliver this epoch. Without it, epochs count up by themselves."""
@@ -77,7 +80,7 @@ class BlockSampler(Sampler[Any]):
         if self._batch_size is None:
             yield 0, Split(rows, 1, self._drop_last, self.rank, self.world_size)
             return
-        epoch = self._order.epoch(self._next[0])
+        epoch = self._order.epoch(self._at[0])
         for index in range(self._order.windows):
             start = epoch.start(index)
             stop = epoch.start(index + 1) if index + 1 < self._order.windows else rows
