@@ -1,5 +1,6 @@
 """Threads that make batches ahead: some rest while the consumer is slow, and nobody is forgotten."""
 
+import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,19 @@ def test_a_state_taken_with_a_window_of_the_users_own_is_loaded_where_it_was_tak
     with stoker.Loader(stoker.open(tmp_path), 2, **options) as loader:
         loader.load_state_dict(state)
         assert len(list(loader)) == 31
+
+
+@pytest.mark.parametrize("kind", ["records", "dataset"])
+def test_a_pickled_loader_goes_on_where_it_stands(tmp_path: Path, kind: str) -> None:
+    np.save(tmp_path / "a.npy", np.arange(20))
+    data: Any = stoker.open(tmp_path) if kind == "records" else [{"data": number} for number in range(20)]
+    with stoker.Loader(data, 4, shuffle=True, seed=3) as loader:
+        batches = iter(loader)
+        next(batches)
+        copy = pickle.loads(pickle.dumps(loader))
+        with copy:
+            assert [batch["data"].tolist() for batch in copy] == [batch["data"].tolist() for batch in batches]
+            assert copy.state_dict() == loader.state_dict()
 
 
 @pytest.mark.parametrize(

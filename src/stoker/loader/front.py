@@ -117,6 +117,7 @@ class Loader:
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
+        self._given = {name: value for name, value in locals().items() if name != "self"}
         self.dataset = data
         self.batch_size = batch_size
         self.drop_last = drop_last
@@ -264,6 +265,15 @@ class Loader:
     def close(self) -> None:
         """End threads and processes, and give back memory. Batches that were delivered stay valid."""
         self._finalizer()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a process of its own: ranks that were not given are found out there."""
+        return {"given": self._given | {"seed": self.seed}, "order": self._engine.order_state(), "at": self._at}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state["given"])  # type: ignore[misc]
+        self._engine.restore_order(self.seed, state["order"])
+        self._next = self._at = state["at"]
 
     def __enter__(self) -> Self:
         return self
