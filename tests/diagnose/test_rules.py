@@ -7,7 +7,7 @@ import pytest
 
 from attribute.tracks import MS, Script
 from diagnose.runs import Bench, Inspection, Ordering, facts, loader, made, phases, slow, waiting, worker
-from stoker.diagnose import CAUSES, RULES, order
+from stoker.diagnose import CAUSES, RULES, noise, order
 from stoker.diagnose.causes import GAIN
 from stoker.diagnose.facts import Facts
 from stoker.records import Cold, Container, Finding, Kind, Line, LineOps, Making, Pass, Probes, Replay, WorkerBatch
@@ -341,3 +341,26 @@ def test_copies_that_wait_are_found_and_others_are_not() -> None:
 
     assert "blocking-copy" in found(copies(1))
     assert "blocking-copy" not in found(copies(0))
+
+
+def test_copies_that_should_not_wait_count_if_they_often_are_long_and_not_if_one_waited_for_a_core() -> None:
+    def copies(long: int) -> Facts:
+        begin, times = Kind.COPY << 1, []
+        for i in range(40):
+            times += [i * 100_000_000, i * 100_000_000 + (60_000_000 if i < long else 100_000)]
+        track = dataclasses.replace(facts().track, times_ns=tuple(times), codes=(begin, begin | 1) * 40)
+        return phases(facts(device_step_s=0.06, track=track), transfer=0.03, forward=0.07)
+
+    assert "blocking-copy" in found(copies(20))
+    assert "blocking-copy" not in found(copies(2))
+
+
+def test_turns_that_differ_too_much_do_not_speak_against_more_workers() -> None:
+    def run(*rates_s: float) -> Facts:
+        benches = tuple(Bench("cores", 2, (1, 2), (), 0, 1, 8, seconds, None) for seconds in rates_s)
+        benches += (Bench("as is", 1, (1,), (), 0, 1, 8, 0.07, None),)
+        return waiting(real=slow(3e-3), workers=1, facts=loader(num_workers=1), probes=Probes(benches=benches))
+
+    assert "too-few-workers" not in found(run(0.07, 0.071))
+    assert found(run(0.037, 0.11))["too-few-workers"].confidence == noise.UNTRIED
+    assert found(run(0.037, 0.039))["too-few-workers"].confidence > noise.UNTRIED

@@ -40,10 +40,9 @@ def too_few_workers(facts: Facts) -> Finding | None:
         gain = facts.data_gain(facts.workers / facts.cores)
     else:  # made beside the loop instead of in it; the loop takes a part of one core
         gain = facts.step_gain(max((facts.loader_s or facts.wait_s) / max(facts.cores - 0.5, 1.0), facts.main_s))
-    measured = facts.rate_ratio("cores")
-    if measured is not None and measured < SPEED_UP:
-        return None
-    if gain < GAIN:
+    off = facts.off("cores", "as is")
+    measured = facts.rate_ratio("cores") if off < noise.BLIND else None
+    if (measured is not None and measured < SPEED_UP) or gain < GAIN:
         return None
     return finding(
         "too-few-workers",
@@ -53,7 +52,7 @@ def too_few_workers(facts: Facts) -> Finding | None:
         ("rate with as many workers as cores", measured, "ratio"),
         gain=gain,
         off=facts.data_off,
-        sure=noise.likely(measured, 1.0, facts.off("cores", "as is")) if measured is not None else _unrated(facts),
+        sure=noise.likely(measured, 1.0, off) if measured is not None else _unrated(facts),
     )
 
 

@@ -62,7 +62,7 @@ def blocking_copy(facts: Facts) -> Finding | None:
 
 
 def _waiting_share(facts: Facts) -> float:
-    """The share of the time in copies that was in copies which wait, or in such as were not short all the same."""
+    """The share of the time in copies that was in copies which wait, or in such as often are not short all the same."""
     spans: list[tuple[float, bool]] = []
     start = 0
     for time_ns, code in zip(facts.track.times_ns, facts.track.codes, strict=True):
@@ -72,12 +72,17 @@ def _waiting_share(facts: Facts) -> float:
             spans.append(((time_ns - start) / 1e9, bool(code >> ARG)))
         start = time_ns
     whole = sum(seconds for seconds, _ in spans)
-    waited = sum(seconds for seconds, waits in spans if waits or seconds > SHORT_COPY_S)
+    waited = sum(seconds for seconds, waits in spans if waits)
+    others = [seconds for seconds, waits in spans if not waits]
+    long = [seconds for seconds in others if seconds > SHORT_COPY_S]
+    if len(long) > SELDOM * len(others):  # else they waited for a core, as anything does now and then
+        waited += sum(long)
     return waited / whole if whole else 0.0
 
 
 SHORT_COPY_S = 2e-3
 """A copy that does not wait returns in far less; a pageable one of many bytes does not."""
+SELDOM = 0.1
 KIND = (1 << ARG - 1) - 1
 
 

@@ -13,6 +13,8 @@ from itertools import pairwise
 RUNS = 8
 ONE_SAMPLE = 0.3
 """The error of a figure that was seen once: what two short windows differ by on a machine that others use too."""
+BLIND = 0.45
+"""From this error on, turns differ so much among themselves that their comparison says less than none."""
 UNTRIED = 0.6
 """The probability of a cause whose neighbours no experiment could rule out on this machine."""
 LEAST = 0.01

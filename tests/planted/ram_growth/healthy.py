@@ -27,7 +27,7 @@ class Scale(NamedTuple):
     epochs: int
 
 
-SCALES = {"small": Scale(2_000_000, 6, 64, 2, 0.020, 1), "large": Scale(160_000, 24, 128, 2, 0.010, 1)}
+SCALES = {"small": Scale(2_000_000, 6, 64, 2, 0.020, 1), "large": Scale(400_000, 24, 128, 2, 0.010, 1)}
 
 
 class Histories(Dataset[torch.Tensor]):

@@ -28,7 +28,7 @@ class Scale(NamedTuple):
     epochs: int
 
 
-SCALES = {"small": Scale(24, 192, 224, 32, 4, 0.004, 160), "large": Scale(24, 64, 512, 64, 6, 0.030, 100)}
+SCALES = {"small": Scale(24, 192, 224, 32, 4, 0.004, 160), "large": Scale(24, 64, 512, 64, 6, 0.008, 300)}
 
 
 def make_scans(root: Path, scale: Scale) -> list[Path]:

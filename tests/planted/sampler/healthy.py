@@ -28,7 +28,7 @@ class Scale(NamedTuple):
     steps: int
 
 
-SCALES = {"small": Scale(1_500_000, 8, 128, 0, 0.010, 900), "large": Scale(1_000_000, 4, 256, 1, 0.022, 500)}
+SCALES = {"small": Scale(1_500_000, 8, 128, 0, 0.010, 900), "large": Scale(2_500_000, 4, 256, 1, 0.022, 500)}
 
 
 class Draw(Sampler[list[int]]):
