@@ -40,4 +40,6 @@ def _plain(scope: dict[str, Any]) -> Iterator[tuple[int, str]]:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 1 and value == int(value)
+    if isinstance(value, float):
+        return value >= 1 and value.is_integer()
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -22,16 +22,23 @@ from stoker.records.observed import ARG, DEVICE_WORK, Kind
 class Roots:
     """For each module that was called outermost: the code of its span, and how many modules it holds."""
 
-    def __init__(self) -> None:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
         self.known: dict[int, tuple[int, int, Any]] = {}
 
     def meet(self, module: Any) -> tuple[int, int, Any]:
         """A module without parameters is a loss, or a small helper that is none of the model."""
         number = id(module)
-        kind = Kind.FORWARD if next(module.parameters(), None) is not None else Kind.LOSS
+        kind, size = self._recorder.attempt(_root, module) or (Kind.FORWARD, 1)
         gone = weakref.ref(module, lambda _: self.known.pop(number, None))
-        self.known[number] = (kind << 1, sum(1 for _ in module.modules()), gone)
+        self.known[number] = (kind << 1, size, gone)
         return self.known[number]
+
+
+def _root(module: Any) -> tuple[Kind, int]:
+    """Whether a module is a model, and how many modules it holds; scripts write methods of these names themselves."""
+    kind = Kind.FORWARD if next(iter(module.parameters()), None) is not None else Kind.LOSS
+    return kind, sum(1 for _ in module.modules())
 
 
 def watch_forward(torch: ModuleType, recorder: Recorder, patches: Patches, _: Pace) -> None:
@@ -40,7 +47,7 @@ def watch_forward(torch: ModuleType, recorder: Recorder, patches: Patches, _: Pa
     enabled = torch.is_grad_enabled
     original = torch.nn.Module.__call__
     compiling = torch.compiler.is_dynamo_compiling
-    roots = Roots()
+    roots = Roots(recorder)
     known, meet = roots.known, roots.meet
     marks = recorder.marks
     inside = False

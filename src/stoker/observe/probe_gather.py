@@ -44,10 +44,16 @@ def gathered(torch: Any, loader: Any, shapes: Shapes) -> dict[str, Any]:
     return facts
 
 
+def shape_of(part: Any) -> tuple[int, ...] | None:
+    """The shape of a tensor or an array; None for what has none, or something else of that name."""
+    shape = None if getattr(part, "is_nested", False) else getattr(part, "shape", None)
+    return tuple(shape) if isinstance(shape, tuple) else None
+
+
 def _shape(batch: Any, depth: int = 2) -> Any:
-    shape = getattr(batch, "shape", None)
+    shape = shape_of(batch)
     if shape is not None:
-        return tuple(shape)
+        return shape
     if isinstance(batch, dict):
         batch = list(batch.values())
     if isinstance(batch, (list, tuple)) and depth:

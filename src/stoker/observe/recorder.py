@@ -13,7 +13,7 @@ import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stoker.observe.collector import Pause
 from stoker.observe.frames import Frames
@@ -29,6 +29,9 @@ SAMPLER_SHARE = 0.003
 """The sampler slows itself down until it takes no more than this share of one core."""
 SLOWEST_SAMPLE_S = 0.1
 BEAT_S = 1.0
+TROUBLE_LETTERS = 300
+
+T = TypeVar("T")
 
 clock = time.perf_counter_ns
 
@@ -60,6 +63,7 @@ class Recorder:
         self.pause = Pause()
         self._running = False
         self._stop = False
+        self._failed: set[str] = set()
 
     # ---- writing down
 
@@ -77,6 +81,16 @@ class Recorder:
     def note(self, note: str, **facts: Any) -> None:
         """A rare fact, as one line of JSON."""
         self._notes.append({"note": note, "t": clock(), **facts})
+
+    def attempt(self, look: Callable[..., T], *arguments: Any) -> T | None:
+        """What looking at the script's own objects brings. They may raise anything, and the script must not notice."""
+        try:
+            return look(*arguments)
+        except Exception as error:  # noqa: BLE001
+            if look.__name__ not in self._failed:  # once is enough
+                self._failed.add(look.__name__)
+                self.note("trouble", text=f"{look.__name__} failed: {error!r}"[:TROUBLE_LETTERS])
+            return None
 
     # ---- the quiet thread
 
