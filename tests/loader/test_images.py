@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from stoker.loader.source import augment
 from stoker.loader.source.decode import Decoder, Strip
 from stoker.loader.source.image_reader import pieces
 from stoker.loader.source.interface import Place
+from stoker.loader.source.open_images import open_images
 
 
 def smooth(height: int, width: int) -> np.ndarray:
@@ -284,3 +286,27 @@ def test_a_jpeg_cut_short_or_of_absurd_size_is_corrupt() -> None:
     huge = data[:header] + b"\xff\xdc\xff\xdc" + data[header + 4 :]
     with pytest.raises(errors.CorruptError, match="pixels"):
         decode(huge, (8, 8))
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_source_can_be_pickled_and_is_the_same_one(tmp_path: Path, cached: bool) -> None:
+    pictures(tmp_path / "photos", [9])
+    how: dict[str, Any] = {"cache": tmp_path / "cache", "cache_side": SIDE, "requests": 3} if cached else {}
+    source = open_images(tmp_path / "photos", size=SIDE, **how)
+    sources = [source, *([source.stage(4)] if cached else [])]
+    for one in sources:
+        again = pickle.loads(pickle.dumps(one))
+        assert again.fingerprint() == one.fingerprint()
+        assert (again.classes, again.skipped, again.staged) == (one.classes, one.skipped, one.staged)
+        with Loader(one, 4, True) as first, Loader(again, 4, True) as second:
+            for left, right in zip(first, second, strict=True):
+                assert left["key"] == right["key"]
+                assert torch.equal(left["image"], right["image"])
+
+
+def test_a_staged_part_is_not_staged_again_also_when_pickled(tmp_path: Path) -> None:
+    pictures(tmp_path / "photos", [9])
+    part = open_images(tmp_path / "photos", size=SIDE, cache=tmp_path / "cache").stage(4)
+    for one in (part, pickle.loads(pickle.dumps(part))):
+        with pytest.raises(errors.UsageError, match="open the whole source"):
+            one.stage(2)
