@@ -3,6 +3,9 @@
 import json
 import os
 import pickle
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -241,3 +244,25 @@ def test_the_main_threads_core_count_is_left_alone(tmp_path: Path) -> None:
         other.start()
         other.join()
     assert [torch.get_num_threads(), *seen] == [before, before]
+
+
+def test_more_shards_than_descriptors_say_what_to_do(tmp_path: Path) -> None:
+    npy(tmp_path, [1] * 80)
+    code = """
+        import resource, sys
+        import stoker
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (60, hard))
+        try:
+            stoker.open(sys.argv[1])
+        except stoker.errors.LoaderError as error:
+            print(error)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        print(len(stoker.open(sys.argv[1])))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "80 shards need a file descriptor each, and this process may have 60 in all; allow more with ulimit -n" in (
+        done.stdout
+    )
+    assert done.stdout.endswith("80\n")
