@@ -43,6 +43,17 @@ def test_files_of_a_directory_a_glob_or_a_list_come_sorted_by_name(tmp_path: Pat
             assert check(next(iter(loader))) == list(range(10))
 
 
+def test_files_behind_links_count_and_a_loop_of_links_ends(tmp_path: Path) -> None:
+    npy(tmp_path / "far", [5])
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "part").symlink_to(tmp_path / "far")
+    (tmp_path / "far" / "back").symlink_to(tmp_path / "here")
+    (tmp_path / "here" / "self").symlink_to("self")
+    (tmp_path / "here" / "gone").symlink_to("nowhere")
+    with Loader(stoker.open(tmp_path / "here"), 10) as loader:
+        assert [check(batch) for batch in loader] == [list(range(5))]
+
+
 def test_a_shard_cut_short_names_the_first_missing_row(tmp_path: Path) -> None:
     npy(tmp_path, [5, 9])
     path = tmp_path / "001.npy"

@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 from stoker.errors import CorruptError, NoDataError, UsageError
 from stoker.loader.cache import Cache, Shelf, disk_bytes, kept, locked
 from stoker.loader.source import labels as _labels
+from stoker.loader.source import paths
 from stoker.loader.source.augment import Crop
 from stoker.loader.source.decode import Decoder
 from stoker.loader.source.images import ImageSource
@@ -58,11 +60,16 @@ def open_images(
     check_scheme(os.fspath(url))
     folder = local_folder(os.fspath(url)) or (None if "://" in os.fspath(url) else Path(url))
     if folder is not None and cache is None:
-        return _source(list_folder(folder), labels, on_error, decoder=decoder)
+        unnamed: list[Skipped] = []
+        source = _source(
+            list_folder(folder, unnamed if on_error == "skip" else None), labels, on_error, decoder=decoder
+        )
+        source.skipped = (*unnamed, *source.skipped)
+        return source
     address = os.fspath(url) if folder is None else f"file://{folder.resolve()}"
     remote = Remote(address, timeout_s=timeout_s, retries=retries, options=store_options)
     form = "" if cache_side is None else f"jpeg {QUALITY}, side {cache_side}"
-    shelf = None if cache is None else Shelf(cache, address, form)
+    shelf = None if cache is None else Shelf(Path(cache).absolute(), address, form)
     # A plain web server cannot list: a table says what there is.
     named = _labels.keys_of(labels) if labels is not None and address.startswith("http") else None
     manifest, fresh = _listing(remote, shelf, named, relist)
@@ -91,6 +98,8 @@ def _source(manifest: Manifest, labels: _labels.Table | None, on_error: str, **h
         numbers, names = _labels.from_directories(images)
     else:
         images, numbers, names = _labels.from_table(labels, images)
+    if "remote" not in how:
+        images = replace(images, url=paths.absolute([images.url])[0])
     source = ImageSource(images, numbers, names, **how)
     source.skipped = skipped
     return source
@@ -150,13 +159,31 @@ def _shelve(
     return Cache(shelf, manifest, keep[at]), cache_bytes
 
 
-def list_folder(folder: Path) -> Manifest:
-    """The images below a local folder, in key order."""
+def list_folder(folder: Path, unnamed: list[Skipped] | None = None) -> Manifest:
+    """The images below a local folder, in key order. One whose name is no text is an error, or goes into `unnamed`."""
     if not folder.is_dir():
         raise NoDataError(f"{folder} does not exist, or is not a folder; expected a folder of images")
-    images = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-    listed = ({"path": path.relative_to(folder).as_posix(), "size": path.stat().st_size} for path in images)
+    listed = []
+    for path in paths.walk(folder):
+        if path.suffix.lower() not in SUFFIXES or not path.is_file():
+            continue
+        key = path.relative_to(folder).as_posix()
+        if _is_utf8(key):
+            listed.append({"path": key, "size": path.stat().st_size})
+            continue
+        bad = CorruptError(os.fsencode(path).decode(errors="backslashreplace"), "its name is not UTF-8; rename it")
+        if unnamed is None:
+            raise bad
+        unnamed.append(Skipped(bad.path, 0, 1, bad.reason))
     return Manifest.of(str(folder), listed)
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_size(size: Any) -> tuple[int, int]:

@@ -58,9 +58,9 @@ def open_volumes(
     if foreground and not named:
         raise UsageError(f"foreground is {foreground} and there are no labels to find it in; name them with labels=")
     images = find(given)
-    matched = {name: _match(images, find(one), name) for name, one in named.items()}
+    matched = {name: paths.absolute(_match(images, find(one), name)) for name, one in named.items()}
     return VolumeSource(
-        images,
+        paths.absolute(images),
         matched,
         patch=tuple(patch),
         patches=patches,
@@ -68,7 +68,7 @@ def open_volumes(
         foreground=foreground,
         group=group,
         missing=missing,
-        cache=str(cache),
+        cache=str(Path(cache).absolute()),
         on_error=on_error,
     )
 
@@ -350,7 +350,7 @@ class VolumeSource(Source):
         `fn` takes a whole volume and returns one of the same shape. Change `key` when `fn` changes. What was done stays
         done when the run is stopped; labels are left as they are.
         """
-        folder = Path(cache) if cache is not None else self._cache
+        folder = Path(cache).absolute() if cache is not None else self._cache
         images = [one["patch"] for one in self._volumes]
         made = preprocess.run(images, fn, key=key, folder=folder, patch=self._patch)
         labels = {name: [one[name].path for one in self._volumes] for name in self._volumes[0] if name != "patch"}
