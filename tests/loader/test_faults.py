@@ -3,6 +3,9 @@
 import json
 import os
 import pickle
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -38,6 +41,17 @@ def test_files_of_a_directory_a_glob_or_a_list_come_sorted_by_name(tmp_path: Pat
     for how in (tmp_path, str(tmp_path / "*.npy"), [tmp_path / "b.npy", tmp_path / "a.npy"]):
         with Loader(stoker.open(how), 10) as loader:
             assert check(next(iter(loader))) == list(range(10))
+
+
+def test_files_behind_links_count_and_a_loop_of_links_ends(tmp_path: Path) -> None:
+    npy(tmp_path / "far", [5])
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "part").symlink_to(tmp_path / "far")
+    (tmp_path / "far" / "back").symlink_to(tmp_path / "here")
+    (tmp_path / "here" / "self").symlink_to("self")
+    (tmp_path / "here" / "gone").symlink_to("nowhere")
+    with Loader(stoker.open(tmp_path / "here"), 10) as loader:
+        assert [check(batch) for batch in loader] == [list(range(5))]
 
 
 def test_a_shard_cut_short_names_the_first_missing_row(tmp_path: Path) -> None:
@@ -247,3 +261,25 @@ def test_the_main_threads_core_count_is_left_alone(tmp_path: Path) -> None:
         other.start()
         other.join()
     assert [torch.get_num_threads(), *seen] == [before, before]
+
+
+def test_more_shards_than_descriptors_say_what_to_do(tmp_path: Path) -> None:
+    npy(tmp_path, [1] * 80)
+    code = """
+        import resource, sys
+        import stoker
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (60, hard))
+        try:
+            stoker.open(sys.argv[1])
+        except stoker.errors.LoaderError as error:
+            print(error)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        print(len(stoker.open(sys.argv[1])))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "80 shards need a file descriptor each, and this process may have 60 in all; allow more with ulimit -n" in (
+        done.stdout
+    )
+    assert done.stdout.endswith("80\n")

@@ -2,6 +2,8 @@
 
 import io
 import itertools
+import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from stoker.loader.source import augment
 from stoker.loader.source.decode import Decoder, Strip
 from stoker.loader.source.image_reader import pieces
 from stoker.loader.source.interface import Place
+from stoker.loader.source.open_images import open_images
 
 
 def smooth(height: int, width: int) -> np.ndarray:
@@ -284,3 +287,63 @@ def test_a_jpeg_cut_short_or_of_absurd_size_is_corrupt() -> None:
     huge = data[:header] + b"\xff\xdc\xff\xdc" + data[header + 4 :]
     with pytest.raises(errors.CorruptError, match="pixels"):
         decode(huge, (8, 8))
+
+
+def names(source: Any) -> tuple[list[str], tuple[str, ...]]:
+    return [source.manifest.key(row) for row in range(len(source))], source.classes
+
+
+def test_folders_behind_links_count_with_and_without_a_cache_and_loops_end(tmp_path: Path) -> None:
+    for folder in ("train/dog", "elsewhere/deep"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "1.png").write_bytes(png(1))
+    (tmp_path / "train" / "cat").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "train" / "wolf").symlink_to(tmp_path / "train" / "dog")
+    expected = ["cat/deep/1.png", "dog/1.png", "wolf/1.png"], ("cat", "dog", "wolf")
+    assert names(stoker.open(tmp_path / "train", size=8, cache=tmp_path / "cache")) == expected
+    (tmp_path / "elsewhere" / "loop").symlink_to(tmp_path / "train")
+    assert names(stoker.open(tmp_path / "train", size=8)) == expected
+    assert len(stoker.open(tmp_path / "train" / "cat", size=8)) == 3  # from there it is no loop
+
+
+def test_a_folder_with_images_only_behind_links_is_one_of_images(tmp_path: Path) -> None:
+    pictures(tmp_path / "real", [3])
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "c000").symlink_to(tmp_path / "real" / "c000")
+    with Loader(stoker.open(tmp_path / "train", size=SIDE), 3) as loader:
+        assert check(next(iter(loader))) == [0, 1, 2]
+
+
+def test_a_name_that_is_not_utf_8_is_named_or_skipped(tmp_path: Path) -> None:
+    pictures(tmp_path, [3])
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff.png")).write_bytes(png(9))
+    with pytest.raises(errors.CorruptError, match=r"bad\\xff\.png: its name is not UTF-8"):
+        stoker.open(tmp_path, size=SIDE)
+    source = stoker.open(tmp_path, size=SIDE, on_error="skip")
+    assert [Path(one.path).name for one in source.skipped] == ["bad\\xff.png"]
+    with Loader(source, 4) as loader:
+        assert check(next(iter(loader))) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_source_can_be_pickled_and_is_the_same_one(tmp_path: Path, cached: bool) -> None:
+    pictures(tmp_path / "photos", [9])
+    how: dict[str, Any] = {"cache": tmp_path / "cache", "cache_side": SIDE, "requests": 3} if cached else {}
+    source = open_images(tmp_path / "photos", size=SIDE, **how)
+    sources = [source, *([source.stage(4)] if cached else [])]
+    for one in sources:
+        again = pickle.loads(pickle.dumps(one))
+        assert again.fingerprint() == one.fingerprint()
+        assert (again.classes, again.skipped, again.staged) == (one.classes, one.skipped, one.staged)
+        with Loader(one, 4, True) as first, Loader(again, 4, True) as second:
+            for left, right in zip(first, second, strict=True):
+                assert left["key"] == right["key"]
+                assert torch.equal(left["image"], right["image"])
+
+
+def test_a_staged_part_is_not_staged_again_also_when_pickled(tmp_path: Path) -> None:
+    pictures(tmp_path / "photos", [9])
+    part = open_images(tmp_path / "photos", size=SIDE, cache=tmp_path / "cache").stage(4)
+    for one in (part, pickle.loads(pickle.dumps(part))):
+        with pytest.raises(errors.UsageError, match="open the whole source"):
+            one.stage(2)

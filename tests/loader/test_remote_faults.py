@@ -1,10 +1,12 @@
 """What a bad store does: each fault is retried and counted, or named with its object. Nothing wrong is delivered."""
 
 import contextlib
+import http.server
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -341,3 +343,50 @@ class Slow:
             thread.join()
         for one in [self._listener, *self._open]:
             one.close()
+
+
+class _Plain(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[str]:
+    """A plain web server over tmp_path/web, which cannot list."""
+    (tmp_path / "web").mkdir()
+    handler = partial(_Plain, directory=str(tmp_path / "web"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_tables_of_a_web_server_share_a_cache_and_keep_what_it_holds(web: str, tmp_path: Path) -> None:
+    pictures(tmp_path / "web", [6])
+    keys = [f"c000/{row:05}.png" for row in range(6)]
+    train, more = dict.fromkeys(keys[:4], 0), dict.fromkeys(keys[2:], 0)
+    asked = []
+    for table in (train, more, train, more):
+        seen, stats = epoch(stoker.open(web, size=SIDE, labels=table, cache=tmp_path / "cache", hedge=False))
+        assert seen == [int(key[5:10]) for key in table]
+        assert stats.remote is not None
+        asked.append(stats.remote.requests)
+    assert asked == [4, 2, 0, 0]
+    with pytest.raises(errors.RemoteError):  # the tables' keys are not all that is there
+        stoker.open(web, size=SIDE, cache=tmp_path / "cache", retries=0)
+
+
+def test_tables_of_a_web_server_share_one_budget(web: str, tmp_path: Path) -> None:
+    (tmp_path / "web" / "c000").mkdir()
+    for row in range(6):  # 300 kB each: the budget holds three
+        (tmp_path / "web" / "c000" / f"{row:05}.png").write_bytes(png(row) + bytes(300_000))
+    for rows in (range(3), range(3, 6), range(3)):
+        table = {f"c000/{row:05}.png": 0 for row in rows}
+        source = stoker.open(web, size=SIDE, labels=table, cache=tmp_path / "cache", cache_bytes="1MiB")
+        assert epoch(source)[0] == list(rows)
+    kept = [file.stat().st_size for file in (tmp_path / "cache").glob("*/objects/*/*")]
+    assert 0 < sum(kept) <= 1 << 20

@@ -436,3 +436,62 @@ def test_preparing_onto_a_full_disk_is_named(tmp_path: Path) -> None:
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "no room for a prepared volume in" in done.stdout
     assert not list((tmp_path / "cache").glob("*.zarr*"))
+
+
+@pytest.mark.parametrize(
+    ("images", "labels"),
+    [
+        (["images/s1/ct.tif", "images/s2/ct.tif"], ["labels/s1/ct.tif", "labels/s2/ct.tif"]),
+        (["vol/scan.1.tif", "vol/scan.2.tif"], ["lab/scan.1.tif", "lab/scan.2.tif"]),
+        (["vol/scan.a.tif", "vol/scan.b.tif"], ["lab/scan.a.tif", "lab/scan.b.tif"]),
+        (["d/anna/ct.tif", "d/bob/ct.tif"], ["d/anna/seg.tif", "d/bob/seg.tif"]),
+        (["d/left_1_ct.tif", "d/right_1_ct.tif"], ["d/left_1_seg.tif", "d/right_1_seg.tif"]),
+        (["vol/a.tif", "vol/b.tif"], ["lab/2/a.tif", "lab/1/b.tif"]),
+        (["a/ct_1.tif", "b/ct_10.tif"], ["lab_1.tif", "lab_10.tif"]),
+    ],
+)
+def test_a_volume_gets_its_own_labels_wherever_the_difference_lies_in_their_names(
+    tmp_path: Path, images: list[str], labels: list[str]
+) -> None:
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        write_tiff(tmp_path / image, np.full((8, 8, 8), number, np.uint8))
+        write_tiff(tmp_path / label, np.full((8, 8, 8), 10 + number, np.uint8))
+    source = stoker.open(
+        [tmp_path / image for image in images], patch=(8, 8, 8), labels=[tmp_path / label for label in labels]
+    )
+    with Loader(source, 1) as loader:
+        assert [(int(b["patch"].max()), int(b["label"].max())) for b in loader] == [(0, 10), (1, 11)]
+
+
+@pytest.mark.parametrize(
+    ("images", "labels"),
+    [
+        (["vol/a.tif", "vol/b.tif"], ["lab/x.tif", "lab/y.tif"]),
+        (["vol/s1/ct.tif", "vol/s2/ct.tif"], ["lab/s11/ct.tif", "lab/s12/ct.tif"]),
+        (["vol/anna.tif", "vol/anne.tif"], ["lab/maria.tif", "lab/marie.tif"]),
+        (["vol/a/ct.tif", "vol/b/ct.tif"], ["lab/b/ct.tif", "lab/c/ct.tif"]),
+        (["vol/scan_1.tif"], ["lab/mask_2.tif"]),
+    ],
+)
+def test_labels_that_the_names_do_not_tell_apart_are_refused(
+    tmp_path: Path, images: list[str], labels: list[str]
+) -> None:
+    for one in images + labels:
+        write_tiff(tmp_path / one, np.ones((8, 8, 8), np.uint8))
+    with pytest.raises(errors.UsageError, match=r"vol/.*\.tif .*their names differ; call them alike"):
+        stoker.open(
+            [tmp_path / image for image in images], patch=(8, 8, 8), labels=[tmp_path / label for label in labels]
+        )
+
+
+@pytest.mark.parametrize(("shape", "patch"), [((3, 12, 12, 12), (4, 4, 4)), ((6, 12, 12), (4, 4))])
+def test_foreground_is_found_in_labels_with_channels(
+    tmp_path: Path, shape: tuple[int, ...], patch: tuple[int, ...]
+) -> None:
+    label = np.zeros(shape, np.uint8)
+    label[(-1, *(9,) * len(patch))] = 5
+    write_tiff(tmp_path / "vol" / "0.tif", np.ones(shape, np.uint8), photometric="minisblack")
+    write_tiff(tmp_path / "lab" / "0.tif", label, photometric="minisblack")
+    source = opened(tmp_path / "vol", patch=patch, labels=tmp_path / "lab", foreground=1.0, patches=12)
+    with Loader(source, 4, True) as loader:
+        assert [(one == 5).sum().item() for batch in loader for one in batch["label"]] == [1] * 12

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from stoker.errors import UsageError
+from stoker.loader import check
 from stoker.loader.source import paths as _paths
 
 if TYPE_CHECKING:
@@ -46,17 +47,19 @@ def open(  # noqa: A001  stoker.open is what users write
 ) -> "Source":
     """Open files as one source of rows: a path, a directory, a glob or a list of these; files sorted by name.
 
-    `columns` chooses fields. With `on_error="skip"`, files that cannot be opened are left out and listed. Images, in a
-    directory or below an address such as s3://bucket/train/, take the arguments of `open_images`: docs/remote.md. Text
-    takes `tokenizer=` and `length=`, volumes take `patch=`: docs/volumes-and-text.md.
+    `columns` chooses fields of .npy and Parquet. With `on_error="skip"`, files that cannot be opened are left out and
+    listed. Images, in a directory or below an address such as s3://bucket/train/, take the arguments of `open_images`:
+    docs/remote.md. Text takes `tokenizer=` and `length=`, volumes take `patch=`: docs/volumes-and-text.md.
     """
+    check.one_of("on_error", on_error, ("raise", "skip"))
+    given = options if columns is None else {"columns": columns, **options}
     for mark, (home, opener) in _BY_OPTION.items():
         if mark in options:
-            return _call(getattr(import_module(home), opener), paths, {"on_error": on_error, **options})
+            return _call(getattr(import_module(home), opener), paths, {"on_error": on_error, **given})
     if isinstance(paths, str | os.PathLike) and _is_images(paths, options):
         from stoker.loader.source.open_images import open_images
 
-        return open_images(paths, on_error=on_error, **options)
+        return open_images(paths, on_error=on_error, **given)
     if options:
         told = " and ".join(f"{mark}=" for mark in _BY_OPTION)
         raise UsageError(
@@ -73,7 +76,7 @@ def open(  # noqa: A001  stoker.open is what users write
     if kind not in _KINDS:
         raise UsageError(f"{files[0]} is of no kind that can be opened; expected {', '.join(_KINDS)}")
     module, _, name = _KINDS[kind].rpartition(".")
-    source: Source = getattr(import_module(module), name)(files, columns=columns, on_error=on_error)
+    source: Source = getattr(import_module(module), name)(_paths.absolute(files), columns=columns, on_error=on_error)
     return source
 
 
@@ -82,6 +85,6 @@ def _is_images(path: str | os.PathLike[str], options: Mapping[str, Any]) -> bool
         return True
     if not Path(path).is_dir():
         return False
-    suffixes = (file.suffix.lower() for file in Path(path).rglob("*"))
+    suffixes = (file.suffix.lower() for file in _paths.walk(path))
     first = next((suffix for suffix in suffixes if suffix in _KINDS or suffix in IMAGES), None)
     return first in IMAGES or (first is None and "size" in options)

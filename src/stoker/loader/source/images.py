@@ -44,6 +44,7 @@ class ImageSource(Source):
         self.manifest, self.labels, self.classes = manifest, labels, classes
         self.decoder = decoder
         self._remote = remote
+        self._how = {"requests": requests, "hedge": hedge}
         self._cache: Cache | None = None
         self._shelf: Shelf | None = None
         self._cache_bytes = 0
@@ -84,7 +85,7 @@ class ImageSource(Source):
         break-even are told on stderr, and kept as `staged` of the source that is returned. `samples_per_s`, what the
         training can use, makes the break-even one for that training.
         """
-        if self._remote is None or self._shelf is None or self._cache is None:
+        if self._remote is None or self._shelf is None or self._cache is None or self.staged is not None:
             raise UsageError("stage copies from a store into a cache; open the whole source with cache='directory'")
         rows = choose(self.manifest, Subset(subset, seed))
         self._cache.keep = reserve(self._shelf, self.manifest, rows, Subset(subset, seed), self._cache_bytes)
@@ -92,7 +93,8 @@ class ImageSource(Source):
         part = ImageSource(
             self.manifest.take(rows), self.labels[rows], self.classes, decoder=self.decoder, remote=self._remote
         )
-        part._cache, part._side = Cache(self._shelf, part.manifest, np.ones(len(rows), bool)), self._side
+        cache = Cache(self._shelf, part.manifest, np.ones(len(rows), bool))
+        part.attach(self._shelf, cache, self._cache_bytes, self._side)
         part.staged = staged
         return part
 
@@ -176,6 +178,25 @@ class ImageSource(Source):
             cache_kept_share=share,
             cache_off=cache.off if cache else None,
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        held = None
+        if self._shelf is not None and self._cache is not None:
+            place = (self._shelf.root, self._shelf.url, self._shelf.form)
+            held = {"shelf": place, "keep": self._cache.keep, "cache_bytes": self._cache_bytes, "side": self._side}
+        return {
+            "listed": (self.manifest, self.labels, self.classes),
+            "options": {"decoder": self.decoder, "remote": self._remote, **self._how},
+            "told": {"skipped": self.skipped, "staged": self.staged},
+            "cache": held,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(*state["listed"], **state["options"])  # type: ignore[misc]
+        self.__dict__.update(state["told"])
+        if (held := state["cache"]) is not None:
+            shelf = Shelf(*held["shelf"])
+            self.attach(shelf, Cache(shelf, self.manifest, held["keep"]), held["cache_bytes"], held["side"])
 
     def describe(self) -> Mapping[str, Any]:
         """For people: kind, images, classes."""

@@ -45,9 +45,8 @@ def from_table(table: Table, manifest: Manifest) -> tuple[Manifest, Ints, tuple[
 
 
 def keys_of(table: Table) -> list[str]:
-    """The keys that a table names."""
-    found: list[str] = _columns(table)[0].to_pylist()
-    return found
+    """The keys that a table names, each once."""
+    return list(dict.fromkeys(_columns(table)[0].to_pylist()))
 
 
 def _numbered(labels: Any, where: str) -> tuple[Ints, tuple[str, ...]]:

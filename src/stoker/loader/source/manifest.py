@@ -1,7 +1,7 @@
 """What a store's listing said: key, size and tag of every object, in key order."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -56,6 +56,17 @@ class Manifest:
         """Only these objects."""
         index = pa.array(rows)
         return Manifest(self.url, self.keys.take(index), self.sizes[rows], self.tags.take(index))
+
+    def lacking(self, keys: Sequence[str]) -> list[str]:
+        """Those of a number of keys that are not in it."""
+        known = set(self.keys.to_pylist())
+        return [key for key in keys if key not in known]
+
+    def joined(self, more: "Manifest") -> "Manifest":
+        """With other objects below the same address."""
+        keys, tags = (pa.concat_arrays(pair) for pair in ((self.keys, more.keys), (self.tags, more.tags)))
+        whole = Manifest(self.url, keys, np.concatenate([self.sizes, more.sizes]), tags)
+        return whole.take(pc.sort_indices(keys).to_numpy())
 
     def has_md5(self, row: int) -> bool:
         """True if the tag is the MD5 of the object: not of an upload in parts, nor of another kind of store."""

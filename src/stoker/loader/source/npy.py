@@ -4,6 +4,7 @@ All shards are one address range for the gather: a batch is one `index_select` o
 rows lie, however odd the row size, straight into the batch's buffer.
 """
 
+import errno
 import mmap
 import time
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ except ImportError:  # not on every system
 
 from stoker.errors import (
     DataError,
+    LoaderError,
     NoDataError,
     OtherTypeError,
     TruncatedError,
@@ -155,15 +157,27 @@ class NpySource(Source):
         self._maps: list[mmap.mmap] = []
         addresses = []
         for path, header, rows in self._shards:
-            with Path(path).open("rb") as file:
-                # The descriptor of a mapping is not needed once it is there; Python 3.13 can let go of it.
-                mapped = mmap.mmap(file.fileno(), header.offset + rows * self._stride, access=mmap.ACCESS_READ)
+            mapped = self._mapped(path, header.offset + rows * self._stride)
             self._maps.append(mapped)
             addresses.append(np.frombuffer(mapped, np.uint8).ctypes.data + header.offset)
         sizes = np.diff(self._starts) * self._stride
         self._memory = Memory(min(addresses), int((np.array(addresses) + sizes).max()))
         # Row r of shard s lies at _origin[s] + r · stride, for the row's number r in the whole source.
         self._origin = np.array(addresses, np.int64) - self._starts[:-1] * self._stride
+
+    def _mapped(self, path: str, nbytes: int) -> mmap.mmap:
+        """A mapping, which keeps a descriptor: whether its file was cut short is seen by that."""
+        try:
+            with Path(path).open("rb") as file:
+                return mmap.mmap(file.fileno(), nbytes, access=mmap.ACCESS_READ)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            most = "" if resource is None else f" {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}"
+            raise LoaderError(
+                f"{len(self._shards)} shards need a file descriptor each, and this process may have{most} in all; "
+                "allow more with ulimit -n, or make fewer shards of them with stoker pack"
+            ) from error
 
     def gather(self, pick: Pick, lease: Lease) -> Batch:
         """One `index_select` per field, from the mapped rows into the batch's buffers."""

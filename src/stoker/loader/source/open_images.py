@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 from stoker.errors import CorruptError, NoDataError, UsageError
 from stoker.loader.cache import Cache, Shelf, disk_bytes, kept, locked
 from stoker.loader.source import labels as _labels
+from stoker.loader.source import paths
 from stoker.loader.source.augment import Crop
 from stoker.loader.source.decode import Decoder
 from stoker.loader.source.images import ImageSource
@@ -58,16 +60,24 @@ def open_images(
     check_scheme(os.fspath(url))
     folder = local_folder(os.fspath(url)) or (None if "://" in os.fspath(url) else Path(url))
     if folder is not None and cache is None:
-        return _source(list_folder(folder), labels, on_error, decoder=decoder)
+        unnamed: list[Skipped] = []
+        source = _source(
+            list_folder(folder, unnamed if on_error == "skip" else None), labels, on_error, decoder=decoder
+        )
+        source.skipped = (*unnamed, *source.skipped)
+        return source
     address = os.fspath(url) if folder is None else f"file://{folder.resolve()}"
     remote = Remote(address, timeout_s=timeout_s, retries=retries, options=store_options)
     form = "" if cache_side is None else f"jpeg {QUALITY}, side {cache_side}"
-    shelf = None if cache is None else Shelf(cache, address, form)
-    manifest, fresh = _listing(remote, shelf, labels, relist)
+    shelf = None if cache is None else Shelf(Path(cache).absolute(), address, form)
+    # A plain web server cannot list: a table says what there is.
+    named = _labels.keys_of(labels) if labels is not None and address.startswith("http") else None
+    manifest, fresh = _listing(remote, shelf, named, relist)
     source = _source(manifest, labels, on_error, decoder=decoder, remote=remote, requests=requests, hedge=hedge)
     if shelf is not None:
         budget = None if cache_bytes is None else parse_bytes(cache_bytes, "cache_bytes", least_bytes=1 << 20)
-        source.attach(shelf, *_shelve(shelf, source.manifest, budget, fresh), cache_side)
+        listed = source.manifest if named is None else manifest
+        source.attach(shelf, *_shelve(shelf, source.manifest, listed, budget, fresh), cache_side)
     return source
 
 
@@ -88,6 +98,8 @@ def _source(manifest: Manifest, labels: _labels.Table | None, on_error: str, **h
         numbers, names = _labels.from_directories(images)
     else:
         images, numbers, names = _labels.from_table(labels, images)
+    if "remote" not in how:
+        images = replace(images, url=paths.absolute([images.url])[0])
     source = ImageSource(images, numbers, names, **how)
     source.skipped = skipped
     return source
@@ -99,52 +111,79 @@ def _without_empty(manifest: Manifest) -> tuple[Manifest, tuple[Skipped, ...]]:
     return manifest.take(np.flatnonzero(manifest.sizes > 0)), skipped
 
 
-def _listing(remote: Remote, shelf: Shelf | None, labels: Any, relist: bool) -> tuple[Manifest, bool]:
-    """The listing, and whether it was made now. With a cache it is made once, by one of all processes."""
+def _listing(remote: Remote, shelf: Shelf | None, named: list[str] | None, relist: bool) -> tuple[Manifest, bool]:
+    """The listing, and whether it was made now. With a cache it is made once, by one of all processes.
+
+    Where keys are `named`, theirs are looked up instead, and added to those of other tables.
+    """
     if shelf is None:
-        return _list(remote, labels), True
+        return _list(remote, named), True
+    path = shelf.manifest_path if named is None else shelf.manifest_path.with_name("named.parquet")
     with locked(shelf.folder / "lock"):
-        if shelf.manifest_path.exists() and not relist:
-            try:
-                found = Manifest.load(shelf.manifest_path)
-            except CorruptError as error:
-                _log.warning("%s; listing again", error)
-            else:
-                return found, False
-        found = _list(remote, labels)
-        shelf.try_to(lambda: found.save(shelf.manifest_path))
-        return found, True
+        known = None if relist else _known(path)
+        lacking = named if known is None else known.lacking(named or ())
+        if known is not None and not lacking:
+            return known, False
+        found = _list(remote, lacking) if known is None else known.joined(_list(remote, lacking))
+        shelf.try_to(lambda: found.save(path))
+        return found, known is None
 
 
-def _list(remote: Remote, labels: Any) -> Manifest:
-    if labels is not None and remote.url.startswith("http"):  # a plain web server cannot list
-        return remote.look_up(_labels.keys_of(labels))
-    return remote.list()
+def _known(path: Path) -> Manifest | None:
+    try:
+        return Manifest.load(path) if path.exists() else None
+    except CorruptError as error:
+        _log.warning("%s; listing again", error)
+        return None
 
 
-def _shelve(shelf: Shelf, manifest: Manifest, cache_bytes: int | None, fresh: bool) -> tuple[Cache, int]:
-    """Reserve a part of the directory's budget, and find the objects that it keeps."""
-    wanted = disk_bytes(manifest)
+def _list(remote: Remote, named: list[str] | None) -> Manifest:
+    return remote.list() if named is None else remote.look_up(named)
+
+
+def _shelve(
+    shelf: Shelf, manifest: Manifest, listed: Manifest, cache_bytes: int | None, fresh: bool
+) -> tuple[Cache, int]:
+    """Reserve a part of the directory's budget for all that is listed, and find the objects that it keeps."""
+    wanted = disk_bytes(listed)
     with shelf.alone():
         before = int(shelf.note().get("reserved_bytes", 0))
         if cache_bytes is None:
             cache_bytes = max(before, int(shutil.disk_usage(shelf.root).free * _FREE_SHARE))
         granted = shelf.reserve(wanted, cache_bytes)
         staged = [choose(manifest, Subset.parse(one)) for one in shelf.note().get("staged", [])]
-    first = np.unique(np.concatenate(staged)) if staged else None
-    cache = Cache(shelf, manifest, kept(manifest, granted, first))
+    at = pc.index_in(manifest.keys, listed.keys).to_numpy()
+    keep = kept(listed, granted, at[np.unique(np.concatenate(staged))] if staged else None)
     if fresh or granted < before:
-        cache.evict()
-    return cache, cache_bytes
+        Cache(shelf, listed, keep).evict()
+    return Cache(shelf, manifest, keep[at]), cache_bytes
 
 
-def list_folder(folder: Path) -> Manifest:
-    """The images below a local folder, in key order."""
+def list_folder(folder: Path, unnamed: list[Skipped] | None = None) -> Manifest:
+    """The images below a local folder, in key order. One whose name is no text is an error, or goes into `unnamed`."""
     if not folder.is_dir():
         raise NoDataError(f"{folder} does not exist, or is not a folder; expected a folder of images")
-    images = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-    listed = ({"path": path.relative_to(folder).as_posix(), "size": path.stat().st_size} for path in images)
+    listed = []
+    for path in paths.walk(folder):
+        if path.suffix.lower() not in SUFFIXES or not path.is_file():
+            continue
+        key = path.relative_to(folder).as_posix()
+        if _is_utf8(key):
+            listed.append({"path": key, "size": path.stat().st_size})
+            continue
+        bad = CorruptError(os.fsencode(path).decode(errors="backslashreplace"), "its name is not UTF-8; rename it")
+        if unnamed is None:
+            raise bad
+        unnamed.append(Skipped(bad.path, 0, 1, bad.reason))
     return Manifest.of(str(folder), listed)
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_size(size: Any) -> tuple[int, int]:

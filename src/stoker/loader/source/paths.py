@@ -3,7 +3,7 @@
 import glob
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,32 @@ def find(paths: Paths, suffixes: Sequence[str]) -> list[str]:
 
 def _expand(path: str, suffixes: Sequence[str]) -> list[str]:
     if Path(path).is_dir():
-        return [str(p) for p in sorted(Path(path).rglob("*")) if p.name.endswith(tuple(suffixes)) and p.is_file()]
+        return [str(p) for p in sorted(walk(path)) if p.name.endswith(tuple(suffixes)) and p.is_file()]
     if glob.has_magic(path) and not Path(path).exists():
         return [p for p in sorted(glob.glob(path, recursive=True)) if Path(p).is_file()]  # noqa: PTH207  absolute or not
     if not Path(path).exists():
         raise NoDataError(f"{path} does not exist; expected a file, a directory or a glob")
     return [path]
+
+
+def walk(folder: str | os.PathLike[str]) -> Iterator[Path]:
+    """What is below a folder and no folder itself, behind links too; a link to a folder that it lies in is left out."""
+    above: dict[str, frozenset[tuple[int, int]]] = {os.fspath(folder): frozenset()}
+    for at, folders, names in os.walk(folder, followlinks=True):
+        here = above.pop(at) | {_inode(at)}
+        folders[:] = [one for one in folders if _inode(os.path.join(at, one)) not in here]  # noqa: PTH118  as os.walk
+        above.update((os.path.join(at, one), here) for one in folders)  # noqa: PTH118
+        yield from (Path(at, name) for name in names)
+
+
+def _inode(path: str) -> tuple[int, int]:
+    about = Path(path).stat()
+    return about.st_dev, about.st_ino
+
+
+def absolute(files: Iterable[str]) -> list[str]:
+    """Files that stay where they are, whatever the working directory becomes."""
+    return [str(Path(file).absolute()) for file in files]
 
 
 def fingerprint(kind: str, schema: str, files: Sequence[tuple[str, int, int]]) -> dict[str, Any]:

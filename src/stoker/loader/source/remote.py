@@ -73,8 +73,9 @@ class Remote:
             raise MissingExtraError("obstore", "s3")
         import obstore
 
+        self._options = dict(options or {})
         self._obstore = obstore
-        self._store = self._open(dict(options or {}))
+        self._store = self._open(self._options)
 
     def _open(self, options: dict[str, Any]) -> Any:
         import obstore.store
@@ -105,6 +106,12 @@ class Remote:
             )
         except self._obstore.exceptions.BaseError as error:
             raise UsageError(f"{self.url} cannot be opened: {_first_line(error)}") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"url": self.url, "timeout_s": self.timeout_s, "retries": self.retries, "options": self._options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
 
     def list(self) -> Manifest:
         """All objects, in key order. Repeated from the start if the store fails."""

@@ -23,7 +23,7 @@ from stoker.errors import (
     UsageError,
     VanishedError,
 )
-from stoker.loader.source.paths import Paths
+from stoker.loader.source.paths import Paths, walk
 
 Box = tuple[slice, ...]
 """A slice for each axis."""
@@ -136,7 +136,7 @@ class ZarrVolume(Volume):
     def identity(self) -> str:
         """The metadata, and the sizes and times of all files."""
         root = Path(self.path)
-        files = sorted(str(Path(folder) / name) for folder, _, names in os.walk(root) for name in names)
+        files = sorted(map(str, walk(root)))
         stamps = [(str(Path(f).relative_to(root)), Path(f).stat().st_size, Path(f).stat().st_mtime_ns) for f in files]
         told = (str(root.resolve()), self._meta.read_bytes(), stamps)
         return hashlib.sha256(repr(told).encode()).hexdigest()[:32]

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,9 +58,9 @@ def open_volumes(
     if foreground and not named:
         raise UsageError(f"foreground is {foreground} and there are no labels to find it in; name them with labels=")
     images = find(given)
-    matched = {name: _match(images, find(one), name) for name, one in named.items()}
+    matched = {name: paths.absolute(_match(images, find(one), name)) for name, one in named.items()}
     return VolumeSource(
-        images,
+        paths.absolute(images),
         matched,
         patch=tuple(patch),
         patches=patches,
@@ -67,7 +68,7 @@ def open_volumes(
         foreground=foreground,
         group=group,
         missing=missing,
-        cache=str(cache),
+        cache=str(Path(cache).absolute()),
         on_error=on_error,
     )
 
@@ -96,20 +97,39 @@ def _is_count(value: Any) -> bool:
 
 
 def _match(images: list[str], labels: list[str], name: str) -> list[str]:
-    """The label volume of each image volume: by name, or by the number in their names."""
+    """The label volume of each image volume: by name, by the number in their names, or by what tells them apart."""
     if len(labels) != len(images):
         raise UsageError(f"there are {len(images)} volumes and {len(labels)} of {name}; expected one for each")
-    by_name = {Path(label).name.partition(".")[0]: label for label in labels}
-    stems = [Path(image).name.partition(".")[0] for image in images]
-    if all(stem in by_name for stem in stems):
-        return [by_name[stem] for stem in stems]
-    for image, label in zip(images, labels, strict=True):
-        if re.findall(r"\d+", Path(image).name) != re.findall(r"\d+", Path(label).name):
-            raise UsageError(
-                f"{image} would go with {label} as its {name}, but their names differ; "
-                "call them alike, or number them alike"
-            )
-    return labels
+    for key in (_stems, _numbers, _differences):
+        wanted, found = key(images), dict(zip(key(labels), labels, strict=True))
+        if len(found) == len(labels) and found.keys() == set(wanted):
+            return [found[one] for one in wanted]
+    lone = next((image for image, one in zip(images, wanted, strict=True) if one not in found), images[0])
+    raise UsageError(
+        f"{lone} may go with {labels[images.index(lone)]} as its {name} or with another, as their names differ; "
+        "call them alike, or number them alike"
+    )
+
+
+def _stems(every: list[str]) -> list[Any]:
+    return [Path(one).name.partition(".")[0] for one in every]
+
+
+def _numbers(every: list[str]) -> list[Any]:
+    return [tuple(re.findall(r"\d+", Path(one).name)) for one in every]
+
+
+def _differences(every: list[str]) -> list[Any]:
+    """The words of each path, folders included, without those that all of them begin or end with; and its numbers."""
+    words = [re.findall(r"[^\W_]+", str(Path(one).absolute())) for one in every]
+    first = _shared(words)
+    last = _shared([one[first:][::-1] for one in words])
+    return [(*one[first : len(one) - last], number) for one, number in zip(words, _numbers(every), strict=True)]
+
+
+def _shared(words: list[list[str]]) -> int:
+    """How many words all begin with."""
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False)))
 
 
 @dataclass(slots=True)
@@ -292,7 +312,8 @@ class VolumeSource(Source):
             return self._grids[owner][within : within + count]
         shape = spatial(self._volumes[owner]["patch"], self._patch)
         key = (seed, epoch, self._numbers[owner], block - int(self._first_block[owner]))
-        voxels = self._foreground(owner) if self._foreground else None
+        # A patch has all channels, so it holds a voxel of any of them.
+        voxels = self._foreground(owner)[:, -len(self._patch) :] if self._foreground else None
         return corners.draw(self._patch, shape, count, key, voxels, self._share)
 
     def gather(self, pick: Pick, lease: Lease) -> Batch:
@@ -329,7 +350,7 @@ class VolumeSource(Source):
         `fn` takes a whole volume and returns one of the same shape. Change `key` when `fn` changes. What was done stays
         done when the run is stopped; labels are left as they are.
         """
-        folder = Path(cache) if cache is not None else self._cache
+        folder = Path(cache).absolute() if cache is not None else self._cache
         images = [one["patch"] for one in self._volumes]
         made = preprocess.run(images, fn, key=key, folder=folder, patch=self._patch)
         labels = {name: [one[name].path for one in self._volumes] for name in self._volumes[0] if name != "patch"}
