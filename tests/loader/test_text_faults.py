@@ -71,6 +71,17 @@ def test_a_row_of_parquet_that_is_not_utf8_is_named_or_left_out(tmp_path: Path) 
     assert (found, stats.skipped_rows) == ([[1], [3]], 1)
 
 
+def test_only_the_column_of_this_very_name_is_read(tmp_path: Path) -> None:
+    folder = put(tmp_path / "data")
+    pq.write_table(pa.table({"text.raw": ["9"], "text": ["1 2"]}), folder / "a.parquet")
+    assert read(folder)[0] == [[1, 2]]
+    assert read(folder, column="text.raw")[0] == [[9]]
+    twice = pa.Table.from_arrays([pa.array(["1"]), pa.array(["2"])], names=["text", "text"])
+    pq.write_table(twice, folder / "a.parquet")
+    with pytest.raises(errors.UsageError, match=r"a\.parquet has 2 columns 'text'; expected one"):
+        read(folder)
+
+
 BROKEN_FILES = {
     "empty": ("b.txt", b"", "the file is empty"),
     "cut": ("b.txt.gz", gzip.compress(b"5 6\n7\n" * 1000)[:-12], "cannot be decompressed"),

@@ -31,7 +31,7 @@ def run(
         if verify:
             _verify(plan, destination)
         return False
-    if destination == Path.cwd():
+    if destination.exists() and destination.samefile(Path()):
         raise UsageError(f"{destination} is the current folder, which cannot be replaced; name a folder inside it")
     for file in plan.files:
         check_unchanged(file)

@@ -136,7 +136,7 @@ def _from_parquet(path: str, column: str, on_bad: OnBad) -> Iterator[tuple[list[
         with file:
             for batch in file.iter_batches(batch_size=_BATCH_DOCUMENTS, columns=[column]):
                 texts = []
-                for raw in batch.column(0).cast(pa.large_binary()).to_pylist():  # strings may be any bytes
+                for raw in batch.column(column).cast(pa.large_binary()).to_pylist():  # strings may be any bytes
                     try:
                         texts.append(_cell(path, column, raw, row))
                     except DataError as error:
@@ -156,6 +156,8 @@ def _cell(path: str, column: str, raw: bytes | None, row: int) -> str:
 def _check_column(path: str, schema: pa.Schema, column: str) -> None:
     if column not in schema.names:
         raise UsageError(f"{path} has no column {column!r}; it has {', '.join(schema.names)}. Choose one with column=")
+    if (count := schema.names.count(column)) > 1:
+        raise UsageError(f"{path} has {count} columns {column!r}; expected one. Choose another with column=")
     kind = schema.field(column).type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise OtherTypeError(path, f"column {column!r} is {kind}; expected text")
