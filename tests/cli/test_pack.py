@@ -67,6 +67,7 @@ def test_a_plan_is_written_and_carried_out(tmp_path: Path, source: Path) -> None
         (["src", "dst", "--patch", "4,4,4"], "no volume matches src"),
         (["src", "src"], "holds something else"),
         (["src", "dst", "--plan", "none/plan.json"], "the plan cannot be written"),
+        (["src", "src/0.npy/dst"], "cannot be made (Not a directory); choose another destination"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(tmp_path: Path, source: Path, arguments: list[str], says: str) -> None:
@@ -75,6 +76,26 @@ def test_wrong_use_is_one_line_and_exit_code_2(tmp_path: Path, source: Path, arg
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["src"]
+
+
+def test_the_folder_that_it_runs_in_is_no_destination(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "here").mkdir()
+    done = pack(source, ".", cwd=tmp_path / "here")
+    assert done.returncode == 2
+    assert "is the current folder" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "src"]
+    assert pack(source, tmp_path / "here").returncode == 0
+    assert "already holds this, whole" in pack(source, ".", cwd=tmp_path / "here").stdout
+
+
+def test_a_file_that_is_no_plan_is_named(tmp_path: Path) -> None:
+    for text in (b"\xff\xfe", b"\x80abc", b"{}"):
+        (tmp_path / "plan.json").write_bytes(text)
+        done = pack("plan.json", "dst", cwd=tmp_path)
+        assert done.returncode == 2
+        assert "plan.json is no plan" in done.stderr
+        assert done.stderr.count("\n") == 1
 
 
 def test_ctrl_c_leaves_no_half_result_and_the_next_run_finishes(tmp_path: Path) -> None:

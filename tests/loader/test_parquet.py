@@ -80,6 +80,56 @@ def test_a_type_that_no_tensor_can_hold_is_refused_by_name(tmp_path: Path) -> No
         stoker.open(tmp_path, columns=["y"])
 
 
+def test_a_dot_in_a_name_is_a_letter_like_others(tmp_path: Path) -> None:
+    table = pa.table({"a.b": [1, 2, 3], "a": [4, 5, 6], "c.d": [[1], [], [2, 3]]})
+    for names in (["a.b"], ["c.d"], ["a"], ["c.d", "a", "a.b"]):
+        batch = one_batch(tmp_path, table, columns=names)
+        assert list(batch) == names
+    assert (batch["a.b"].tolist(), batch["a"].tolist()) == ([1, 2, 3], [4, 5, 6])
+    assert batch["c.d"].values.tolist() == [1, 2, 3]
+    assert list(one_batch(tmp_path, table.select(["a.b"]))) == ["a.b"]
+
+
+def test_columns_that_cannot_be_told_apart_or_are_none_are_refused(tmp_path: Path) -> None:
+    twice = pa.Table.from_arrays([pa.array([1, 2]), pa.array([3, 4]), pa.array([5, 6])], names=["x", "x", "y"])
+    with pytest.raises(errors.UsageError, match=r"x\.parquet has 2 columns called x; .*columns="):
+        one_batch(tmp_path, twice)
+    assert one_batch(tmp_path, twice, columns=["y"])["y"].tolist() == [5, 6]
+    pq.write_table(pa.table({"x": [1], "y": [2]}), tmp_path / "a.parquet")
+    with pytest.raises(errors.OtherTypeError, match=r"x\.parquet: has 2 columns x; expected one, int64, as in .*a"):
+        stoker.open(tmp_path)
+    with pytest.raises(errors.UsageError, match=r"columns is empty; expected some of x, y"):
+        stoker.open(tmp_path, columns=[])
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "dictionary"])
+def test_a_string_that_is_not_utf8_names_its_rows_or_is_left_out(tmp_path: Path, kind: str) -> None:
+    words = pa.array([b"a", b"b", b"c", b"\xff\xfe", b"e"])
+    width, of = (8, pa.large_string()) if kind == "large_string" else (4, pa.string())
+    offsets = pa.py_buffer(np.array([0, 1, 2, 3, 5, 6], f"i{width}"))
+    words = pa.Array.from_buffers(of, 5, [None, offsets, words.buffers()[2]])
+    if kind == "dictionary":
+        words = words.dictionary_encode()
+    table = pa.table({"word": words, "id": range(5)})
+    with pytest.raises(errors.CorruptError, match=r"x\.parquet, row 2: rows 2 to 3 .*column word .*UTF8") as caught:
+        one_batch(tmp_path, table)
+    assert caught.value.row == 2
+    with Loader(stoker.open(tmp_path), 2, on_error="skip") as loader:
+        assert [word for batch in loader for word in batch["word"]] == ["a", "b", "e"]
+        assert loader.stats().skipped_rows == 2
+
+
+def test_an_empty_file_does_not_decide_the_schema(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": pa.array([], pa.int32())}), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"b": [1, 2]}), tmp_path / "1.parquet")
+    with pytest.raises(errors.EmptyFileError, match=r"0\.parquet: has no row"):
+        stoker.open(tmp_path)
+    source = stoker.open(tmp_path, on_error="skip")
+    assert [Path(one.path).name for one in source.skipped] == ["0.parquet"]
+    with Loader(source, 2) as loader:
+        assert next(iter(loader))["b"].tolist() == [1, 2]
+
+
 def corrupt(path: Path, group: int) -> None:
     """Overwrite the pages of one row group."""
     chunk = pq.ParquetFile(path).metadata.row_group(group).column(0)

@@ -38,6 +38,19 @@ def test_padded_rows_are_filled_with_zeros(tmp_path: Path) -> None:
         assert share == pytest.approx(1 - total / 240)
 
 
+@pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "?"])
+def test_numbers_of_every_type_can_be_padded(tmp_path: Path, dtype: str) -> None:
+    large = np.array([1, 2, 3, 0], dtype)
+    large[-1] = np.iinfo(dtype).max if large.dtype.kind in "ui" else 1
+    lists = pa.ListArray.from_arrays(np.array([0, 1, 1, 4], np.int32), pa.array(large))
+    pq.write_table(pa.table({"x": lists}), tmp_path / "x.parquet")
+    with Loader(stoker.open(tmp_path), 3, ragged="padded") as loader:
+        values, lengths = next(iter(loader))["x"]
+    assert values.numpy().dtype == large.dtype
+    assert values.tolist() == [[large[0], 0, 0], [0, 0, 0], large[1:].tolist()]
+    assert lengths.tolist() == [1, 0, 3]
+
+
 def events(folder: Path) -> Source:
     lengths = np.random.default_rng(0).lognormal(4, 1, 6000).astype(int) + 1
     values = pa.ListArray.from_arrays(np.concatenate([[0], np.cumsum(lengths)]), np.zeros(lengths.sum(), "i2"))

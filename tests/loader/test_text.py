@@ -280,6 +280,7 @@ def test_wrong_calls_say_what_is_allowed(tmp_path: Path) -> None:
         ({"length": 3, "pack": "yes"}, "expected True or False"),
         ({"length": 3, "long": "drop"}, "'cut' or 'split'"),
         ({"length": 3, "documents": "page"}, "'line' or 'file'"),
+        ({"length": 3, "pad": 1 << 63}, "pad is 9223372036854775808; expected the number of a token"),
         ({"length": 3, "wide": 3}, "wide= is no option here; there are .*tokenizer"),
         ({"length": 3, "tokenizer": data / "no.json"}, "cannot be read"),
         ({"length": 3, "tokenizer": data / "a.jsonl"}, "cannot be used"),

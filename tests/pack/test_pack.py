@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,42 @@ def test_a_plan_that_went_through_json_gives_the_same_bytes_anywhere(
     assert tree(tmp_path / "one") == tree(tmp_path / "two") == tree(tmp_path / "three")
 
 
+@pytest.mark.parametrize("kind", ["records", "rows"])
+def test_every_shuffled_shard_has_a_row_however_large_rows_are(tmp_path: Path, kind: str) -> None:
+    make(kind, tmp_path, [20])
+    for seed in range(5):
+        what = plan_for([str(tmp_path / "src")], small(shuffle=True, seed=seed, shard_bytes=1))
+        assert 1 < len(what.outputs) < 20  # a row each was asked for
+        place = tmp_path / f"dst{seed}"
+        execute.run(what, place, memory_bytes=MEMORY)
+        assert len(stoker.open(place)) == 20
+        assert sorted(packed_ids(kind, place)) == list(range(20))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_names_of_any_kind_stay_as_they_are(tmp_path: Path, shuffle: bool) -> None:
+    (tmp_path / "npy").mkdir()
+    fields = np.array([(i, i * 2) for i in range(9)], [("字段", "<i4"), ("é", "<i2")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy says that it uses version 3.0 of its format
+        np.save(tmp_path / "npy" / "0.npy", fields)
+    (tmp_path / "pq").mkdir()
+    columns = {"__key__": list(range(9)), "x.y": list(range(9, 18))}
+    pq.write_table(pa.table(columns), tmp_path / "pq" / "0.parquet")
+    for name in ("npy", "pq"):
+        execute.run(
+            plan_for([str(tmp_path / name)], Options(shuffle=shuffle)), tmp_path / f"{name}.dst", memory_bytes=MEMORY
+        )
+    [packed] = (tmp_path / "npy.dst").glob("*.npy")
+    got = np.load(packed)
+    assert got.dtype == fields.dtype
+    assert np.array_equal(np.sort(got), fields)
+    assert len(stoker.open(tmp_path / "npy.dst")) == 9
+    [packed] = (tmp_path / "pq.dst").glob("*.parquet")
+    table = pq.read_table(packed)
+    assert table.sort_by("__key__").to_pydict() == columns
+
+
 def test_keys_are_unique_and_their_order_is_uniform() -> None:
     found = keys.keys(5, 0, 100_000)
     assert len(np.unique(found)) == 100_000
@@ -323,6 +360,20 @@ def test_a_destination_that_holds_something_else_is_left_alone(tmp_path: Path) -
     with pytest.raises(errors.DestinationExistsError):
         execute.run(what, tmp_path / "file", memory_bytes=MEMORY)
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_link_leads_to_the_destination(tmp_path: Path) -> None:
+    make_records(tmp_path / "src", [9])
+    what = plan_for([str(tmp_path / "src")], small())
+    (tmp_path / "empty").mkdir()
+    for target in ("empty", "missing"):
+        link = tmp_path / f"to_{target}"
+        link.symlink_to(tmp_path / target)
+        assert execute.run(what, link, memory_bytes=MEMORY)
+        assert link.is_symlink()
+        assert packed_ids("records", tmp_path / target) == list(range(9))
+        assert not execute.run(what, link, memory_bytes=MEMORY)
+    assert not list(tmp_path.glob("*.packing"))
 
 
 def test_a_source_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:

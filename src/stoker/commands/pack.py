@@ -92,7 +92,7 @@ def _plan(sources: tuple[str, ...], given: dict[str, Any], memory_bytes: int) ->
     from stoker.pack.kinds import plan_for
 
     if len(sources) == 1 and sources[0].endswith(".json") and Path(sources[0]).is_file():
-        return plans.from_json(Path(sources[0]).read_text(), sources[0])
+        return plans.from_json(Path(sources[0]).read_bytes(), sources[0])
     options = plans.Options(
         shuffle=given["shuffle"],
         seed=given["seed"],

@@ -15,6 +15,8 @@ import torch
 from stoker.loader.source.interface import Batch, Padded, Ragged
 
 RaggedAs = Literal["values", "nested", "padded"]
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+"""Of types that torch has no `index_copy_` for, those of the same size."""
 _Key = tuple[int, tuple[int, ...], np.dtype[Any]]
 
 
@@ -134,7 +136,8 @@ class Shaper:
         tensor, _ = self._pool.lease(rows * width, tuple(values.shape[1:]), values.numpy().dtype)
         tensor.zero_()
         places = np.arange(len(values)) + np.repeat(np.arange(rows) * width - offsets[:-1], lengths)
-        tensor.index_copy_(0, torch.from_numpy(places), values)
+        same_bits = _SIGNED.get(values.dtype, values.dtype)
+        tensor.view(same_bits).index_copy_(0, torch.from_numpy(places), values.view(same_bits))
         self._elements += len(values)
         self._places += rows * width
         return Padded(tensor.view(rows, width, *values.shape[1:]), torch.from_numpy(lengths))

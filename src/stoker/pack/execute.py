@@ -24,12 +24,15 @@ def run(
     plan: Plan, destination: Path, *, memory_bytes: int = 1 << 30, threads: int | None = None, verify: bool = False
 ) -> bool:
     """Carry a plan out; False if the destination already holds its result. Killed at any point, run it again."""
+    destination = destination.resolve()  # what is renamed at the end would replace a link, not follow it
     if staging.is_there(plan, destination):
         remains = destination.with_name(f"{destination.name}.packing")
         shutil.rmtree(remains, ignore_errors=True)
         if verify:
             _verify(plan, destination)
         return False
+    if destination.exists() and destination.samefile(Path()):
+        raise UsageError(f"{destination} is the current folder, which cannot be replaced; name a folder inside it")
     for file in plan.files:
         check_unchanged(file)
     kind = layout(plan.kind)

@@ -3,6 +3,8 @@
 Keys are a bijection of 64 bits, so no two rows share one, and whoever holds a row knows where it goes without asking.
 """
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,6 +39,14 @@ def counts(seed: int, rows: int, outputs: int) -> NDArray[np.int64]:
     for start in range(0, rows, step):
         total += np.bincount(owner(keys(seed, start, min(rows, start + step)), outputs), minlength=outputs)
     return total
+
+
+def runs(seed: int, rows: int, most: int) -> list[tuple[int, int]]:
+    """Where each output's rows begin and end in the order of the keys; fewer than `most` if one would have no row."""
+    outputs = most
+    while not (found := counts(seed, rows, outputs)).all():
+        outputs -= max(1, outputs // 16)
+    return list(pairwise(np.concatenate([[0], np.cumsum(found)]).tolist()))
 
 
 def _mix(x: Keys) -> None:

@@ -106,7 +106,7 @@ def to_json(plan: Plan) -> str:
     return json.dumps(encode(plan), indent=1, sort_keys=True) + "\n"
 
 
-def from_json(text: str, where: str) -> Plan:
+def from_json(text: str | bytes, where: str) -> Plan:
     """The plan that `to_json` made a text of."""
     try:
         plan = decode(Plan, json.loads(text))

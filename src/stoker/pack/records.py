@@ -1,8 +1,8 @@
 """Records of one size, from `.npy` shards to `.npy` shards; rows are bytes here, whatever their fields."""
 
 import ast
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ from stoker.pack import keys
 from stoker.pack.hashing import Hashing
 from stoker.pack.plan import VERSION, Options, Output, Piece, Plan, count_for, source_file, split
 from stoker.pack.spill import STEP_BYTES, RecordSpill, SavedRecords, buffers, read_exactly, steps
+
+_VERSION_AT = 6
+"""Where a file's header has the version of the format."""
 
 
 def make_plan(files: Sequence[str], options: Options) -> Plan:
@@ -32,14 +35,9 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
     rows = sum(header.shape[0] for header in headers)
     total, each = rows * first.row_bytes, min(options.shard_bytes, options.memory_bytes // 8)
     count = min(rows, count_for(total, each))
-    names = [f"records-{number:05}-of-{count:05}.npy" for number in range(count)]
-    if options.shuffle:
-        sizes = keys.counts(options.seed, rows, count)
-        bounds = np.concatenate([[0], np.cumsum(sizes)]).tolist()
-        runs = list(pairwise(bounds))
-    else:
-        runs = split(rows, count)
+    runs = keys.runs(options.seed, rows, count) if options.shuffle else split(rows, count)
     descr = repr(np.lib.format.dtype_to_descr(first.dtype))
+    settings = {"descr": descr, "shape": ",".join(map(str, first.shape[1:]))}
     return Plan(
         version=VERSION,
         kind="records",
@@ -47,13 +45,13 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
         rows=rows,
         row_bytes=float(first.row_bytes),
         seed=options.seed if options.shuffle else None,
-        settings={"descr": descr, "shape": ",".join(map(str, first.shape[1:]))},
+        settings=settings,
         pieces=tuple(Piece(*run) for run in split(rows, count_for(total, each))) if options.shuffle else (),
         outputs=tuple(
-            Output(name, start, stop, 128 + (stop - start) * first.row_bytes)
-            for name, (start, stop) in zip(names, runs, strict=True)
+            Output(f"records-{number:05}-of-{len(runs):05}.npy", start, stop, 128 + (stop - start) * first.row_bytes)
+            for number, (start, stop) in enumerate(runs)
         ),
-        writer="numpy format 1.0",
+        writer=f"numpy format {_header(settings, rows)[_VERSION_AT]}.0",
     )
 
 
@@ -95,7 +93,7 @@ def write(plan: Plan, number: int, place: Path, spills: Sequence[Any]) -> tuple[
     rows = output.stop - output.start
     with place.open("wb") as plain:
         file = Hashing(plain)
-        np.lib.format.write_array_header_1_0(file, _header(plan, rows))
+        file.write(_header(plan.settings, rows))
         if plan.seed is None:  # a small part at a time, which then stays in the cache from read to write
             for part in _read(plan, output.start, output.stop):
                 file.write(part.data)
@@ -105,9 +103,20 @@ def write(plan: Plan, number: int, place: Path, spills: Sequence[Any]) -> tuple[
     return rows, file.hashed.hexdigest()
 
 
-def _header(plan: Plan, rows: int) -> dict[str, Any]:
-    shape = tuple(int(side) for side in str(plan.settings["shape"]).split(",") if side)
-    return {"descr": ast.literal_eval(str(plan.settings["descr"])), "fortran_order": False, "shape": (rows, *shape)}
+def _header(settings: Mapping[str, Any], rows: int) -> bytes:
+    """The first bytes of a file: version 1.0 of the format or, for names that it has no letters for, 3.0."""
+    shape = tuple(int(side) for side in settings["shape"].split(",") if side)
+    said = {"descr": ast.literal_eval(settings["descr"]), "fortran_order": False, "shape": (rows, *shape)}
+    written = io.BytesIO()
+    try:
+        np.lib.format.write_array_header_1_0(written, said)
+    except UnicodeEncodeError:  # numpy has no public function for 3.0
+        text = repr(said).encode()
+        start = np.lib.format.magic(3, 0)
+        padding = b" " * (-(len(start) + 4 + len(text) + 1) % np.lib.format.ARRAY_ALIGN)
+        text += padding + b"\n"
+        return start + len(text).to_bytes(4, "little") + text
+    return written.getvalue()
 
 
 def _sorted(number: int, rows: int, row_bytes: int, spills: Sequence[Any]) -> Iterator[NDArray[np.uint8]]:

@@ -1,7 +1,6 @@
 """Rows of Parquet files, to Parquet files with row groups of a chosen size."""
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pyarrow.parquet as pq
 from stoker.errors import CorruptError, EmptyFileError, NoDataError, OtherTypeError
 from stoker.pack import keys
 from stoker.pack.plan import VERSION, Options, Output, Piece, Plan, count_for, source_file, split
-from stoker.pack.spill import KEY, SavedTable, TableSpill, merge
+from stoker.pack.spill import SavedTable, TableSpill, merge
 
 _GROUP_BYTES = 1 << 20
 _TABLE = "table.arrow"
@@ -33,12 +32,7 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
     row_bytes = _row_bytes(files[0], next(one for one in opened if one.metadata.num_rows))
     each = min(options.shard_bytes, options.memory_bytes // (4 * _COPIES))
     count = min(rows, count_for(rows * row_bytes, each))
-    names = [f"rows-{number:05}-of-{count:05}.parquet" for number in range(count)]
-    if options.shuffle:
-        bounds = np.concatenate([[0], np.cumsum(keys.counts(options.seed, rows, count))]).tolist()
-        runs = list(pairwise(bounds))
-    else:
-        runs = split(rows, count)
+    runs = keys.runs(options.seed, rows, count) if options.shuffle else split(rows, count)
     stored = sum(Path(file).stat().st_size for file in files) / rows
     group = options.row_group or int(np.clip(_GROUP_BYTES / row_bytes, 100, 100_000))
     return Plan(
@@ -51,8 +45,13 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
         settings={"row_group": group, "compression": "zstd" if options.compress else "none"},
         pieces=tuple(_pieces(opened, row_bytes, each)) if options.shuffle else (),
         outputs=tuple(
-            Output(name, start, stop, int((stop - start) * (stored if options.compress else row_bytes)))
-            for name, (start, stop) in zip(names, runs, strict=True)
+            Output(
+                f"rows-{number:05}-of-{len(runs):05}.parquet",
+                start,
+                stop,
+                int((stop - start) * (stored if options.compress else row_bytes)),
+            )
+            for number, (start, stop) in enumerate(runs)
         ),
         writer=f"pyarrow {pa.__version__}",
     )
@@ -141,9 +140,7 @@ def _read(plan: Plan, start: int, stop: int) -> pa.Table:
         if low < high:
             parts.append(_read_file(source.path, low - first, high - first))
         first += rows
-    table = pa.concat_tables(parts).combine_chunks()
-    assert KEY not in table.column_names
-    return table
+    return pa.concat_tables(parts).combine_chunks()
 
 
 def _read_file(path: str, start: int, stop: int) -> pa.Table:

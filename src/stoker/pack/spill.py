@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stoker.pack.keys import Keys, owner
 
-KEY = "__key__"
+_KEY = "key"
 _INDEX, _ROWS = "index.npy", "rows.bin"
 
 STEP_BYTES = 1 << 20
@@ -117,7 +117,7 @@ class TableSpill:
 
     def __init__(self, table: pa.Table, found: Keys, outputs: int) -> None:
         order, self._bounds = deal(found, outputs)
-        dealt = table.append_column(KEY, pa.array(found)).take(pa.array(order))
+        dealt = table.append_column(_KEY, pa.array(found)).take(pa.array(order))
         self._table = dealt.combine_chunks()
 
     @property
@@ -160,5 +160,6 @@ class SavedTable:
 def merge(slices: list[Any]) -> pa.Table:
     """The rows of one output in the order of their keys."""
     table = pa.concat_tables(slices)
-    order = np.argsort(table.column(KEY).to_numpy(), kind="stable")
-    return table.drop_columns([KEY]).take(pa.array(order)).combine_chunks()
+    last = table.num_columns - 1  # not by name: a column of the data may have the same
+    order = np.argsort(table.column(last).to_numpy(), kind="stable")
+    return table.remove_column(last).take(pa.array(order)).combine_chunks()

@@ -58,7 +58,10 @@ class Staging:
 
     def open(self) -> dict[int, Done]:
         """Make the folder, or take up what an earlier run left; returns the outputs that are finished."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except (NotADirectoryError, FileExistsError, PermissionError) as error:
+            raise UsageError(f"{self.folder} cannot be made ({error.strerror}); choose another destination") from error
         self._hold()
         told = self.folder / "plan.json"
         if told.exists():

@@ -21,6 +21,8 @@ OnBad = Callable[[DataError], None]
 
 _BATCH_CHARACTERS = 1 << 21
 _BATCH_DOCUMENTS = 4096
+_BOM = b"\xef\xbb\xbf"
+"""What some editors put before the first line; it is no part of the text."""
 
 
 def suffix(path: str) -> str:
@@ -39,7 +41,7 @@ def batches(path: str, column: str, unit: Unit, on_bad: OnBad) -> Iterator[tuple
     if kind not in SUFFIXES:
         raise UsageError(f"{path} is of no kind of text; expected {', '.join(SUFFIXES)}, maybe compressed")
     if kind == ".txt" and unit == "file":
-        return _whole(path)
+        return _whole(path, on_bad)
     take = _plain if kind == ".txt" else _json_of(column)
     return _from_lines(path, take, on_bad)
 
@@ -53,7 +55,7 @@ def _from_lines(
         try:
             for number, line in enumerate(lines):
                 try:
-                    text = take(path, line, number)
+                    text = take(path, line if number else line.removeprefix(_BOM), number)
                 except DataError as error:
                     on_bad(error)
                     continue
@@ -78,11 +80,11 @@ def _unpacked(path: str, raw: io.BufferedReader) -> Any:
 
 def _json_of(column: str) -> Callable[[str, bytes, int], str | None]:
     def take(path: str, line: bytes, number: int) -> str | None:
-        if line.isspace():
+        if not line.strip():
             return None
         try:
             found = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CorruptError(path, f"line {number + 1} is not JSON ({error})", number) from error
         if not isinstance(found, dict) or column not in found:
             has = ", ".join(map(str, found)) if isinstance(found, dict) else type(found).__name__
@@ -90,29 +92,40 @@ def _json_of(column: str) -> Callable[[str, bytes, int], str | None]:
         if not isinstance(found[column], str):
             kind = type(found[column]).__name__
             raise CorruptError(path, f"line {number + 1}: {column!r} is {kind}; expected text", number)
+        try:
+            found[column].encode()
+        except UnicodeEncodeError as error:
+            raise CorruptError(
+                path, f"line {number + 1}: {column!r} is not Unicode ({error.reason})", number
+            ) from error
         return str(found[column])
 
     return take
 
 
 def _plain(path: str, line: bytes, number: int) -> str | None:
-    if line.isspace():
-        return None
+    return _decoded(path, line.rstrip(b"\r\n"), number, f"line {number + 1} ") if line.strip() else None
+
+
+def _decoded(path: str, raw: bytes, row: int, what: str = "") -> str:
     try:
-        return line.rstrip(b"\r\n").decode()
+        return raw.decode()
     except UnicodeDecodeError as error:
-        raise CorruptError(path, f"line {number + 1} is not UTF-8 ({error.reason})", number) from error
+        raise CorruptError(path, f"{what}is not UTF-8 ({error.reason} at byte {error.start})", row) from error
 
 
-def _whole(path: str) -> Iterator[tuple[list[str], int]]:
+def _whole(path: str, on_bad: OnBad) -> Iterator[tuple[list[str], int]]:
     try:
         with Path(path).open("rb") as raw, _unpacked(path, raw) as file:
-            text = file.read().decode()
-    except UnicodeDecodeError as error:
-        raise CorruptError(path, f"is not UTF-8 ({error.reason} at byte {error.start})") from error
+            content = file.read()
     except OSError as error:
         raise CorruptError(path, f"cannot be decompressed ({error})") from error
-    yield [text], Path(path).stat().st_size
+    texts = []
+    try:
+        texts.append(_decoded(path, content.removeprefix(_BOM), 0))
+    except DataError as error:
+        on_bad(error)
+    yield texts, Path(path).stat().st_size
 
 
 def _from_parquet(path: str, column: str, on_bad: OnBad) -> Iterator[tuple[list[str], int]]:
@@ -123,20 +136,28 @@ def _from_parquet(path: str, column: str, on_bad: OnBad) -> Iterator[tuple[list[
         with file:
             for batch in file.iter_batches(batch_size=_BATCH_DOCUMENTS, columns=[column]):
                 texts = []
-                for text in batch.column(0).to_pylist():
-                    if text is None:
-                        on_bad(CorruptError(path, f"{column!r} is null; expected text", row))
-                    else:
-                        texts.append(text)
+                for raw in batch.column(column).cast(pa.large_binary()).to_pylist():  # strings may be any bytes
+                    try:
+                        texts.append(_cell(path, column, raw, row))
+                    except DataError as error:
+                        on_bad(error)
                     row += 1
                 yield texts, size * row // max(1, file.metadata.num_rows)
     except (OSError, pa.ArrowException) as error:
         raise CorruptError(path, f"cannot be read as Parquet ({error})", row or None) from error
 
 
+def _cell(path: str, column: str, raw: bytes | None, row: int) -> str:
+    if raw is None:
+        raise CorruptError(path, f"{column!r} is null; expected text", row)
+    return _decoded(path, raw, row, f"{column!r} ")
+
+
 def _check_column(path: str, schema: pa.Schema, column: str) -> None:
     if column not in schema.names:
         raise UsageError(f"{path} has no column {column!r}; it has {', '.join(schema.names)}. Choose one with column=")
+    if (count := schema.names.count(column)) > 1:
+        raise UsageError(f"{path} has {count} columns {column!r}; expected one. Choose another with column=")
     kind = schema.field(column).type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise OtherTypeError(path, f"column {column!r} is {kind}; expected text")

@@ -100,6 +100,8 @@ class ParquetSource(Source):
 
     def _add(self, path: str) -> None:
         metadata, schema = _footer(path)
+        if metadata.num_rows == 0:
+            raise EmptyFileError(path, "has no row")
         if self._schema is None:
             self._schema = self._choose(path, schema)
             self.fields = tuple(field_of(column) for column in self._schema)
@@ -110,8 +112,6 @@ class ParquetSource(Source):
             self._widths = [offset_bytes(plain(column.type)) for column in self._schema]
         elif (problem := _difference(self._schema, schema)) is not None:
             raise OtherTypeError(path, f"{problem}, as in {self._paths[0]}")
-        if metadata.num_rows == 0:
-            raise EmptyFileError(path, "has no row")
         file, first = len(self._paths), 0
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
@@ -123,9 +123,16 @@ class ParquetSource(Source):
 
     def _choose(self, path: str, schema: pa.Schema) -> pa.Schema:
         names = schema.names if self._columns is None else self._columns
-        unknown = [name for name in names if name not in schema.names]
-        if unknown:
-            raise UsageError(f"no column is called {unknown[0]}; {path} has {', '.join(schema.names)}")
+        if not names:
+            raise UsageError(f"columns is empty; expected some of {', '.join(schema.names)}")
+        for name in names:
+            count = schema.names.count(name)
+            if not count:
+                raise UsageError(f"no column is called {name}; {path} has {', '.join(schema.names)}")
+            if count > 1:
+                raise UsageError(
+                    f"{path} has {count} columns called {name}; leave them out with columns=, or rewrite it"
+                )
         return pa.schema([schema.field(name) for name in names])
 
     def _measure(self, group: Any, file: int, number: int, first: int) -> _Group:
@@ -134,7 +141,10 @@ class ParquetSource(Source):
         decoded = stored = 0
         for index in range(group.num_columns):
             chunk = group.column(index)
-            field = fields.get(chunk.path_in_schema.partition(".")[0])
+            name = chunk.path_in_schema  # the column's, which may have dots, and of a list more behind it
+            while name and name not in fields:
+                name = name.rpartition(".")[0]
+            field = fields.get(name)
             if field is None:
                 continue
             stored += chunk.total_compressed_size
@@ -268,11 +278,13 @@ def _footer(path: str) -> tuple[Any, pa.Schema]:
 
 def _difference(expected: pa.Schema, schema: pa.Schema) -> str | None:
     for column in expected:
-        at = schema.get_field_index(column.name)
-        if at < 0:
+        at = schema.get_all_field_indices(column.name)
+        if not at:
             return f"has no column {column.name}; expected {column.type}"
-        if schema.field(at).type != column.type:
-            return f"column {column.name} is {schema.field(at).type}; expected {column.type}"
+        if len(at) > 1:
+            return f"has {len(at)} columns {column.name}; expected one, {column.type}"
+        if schema.field(at[0]).type != column.type:
+            return f"column {column.name} is {schema.field(at[0]).type}; expected {column.type}"
     return None
 
 

@@ -48,6 +48,11 @@ def decoded(field: Field, array: pa.Array) -> tuple[Bytes, Bytes | None]:
         array = array.dictionary_decode()
     if not (field.ragged or field.text):
         return _values(field, array), None
+    if field.dtype.kind == "U":
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"column {field.name} is not text: {error} of these rows") from error
     width = offset_bytes(array.type)
     offsets = _bytes(array.buffers()[1])[array.offset * width : (array.offset + len(array) + 1) * width]
     return _bytes(array.buffers()[2]) if field.text else _values(field, array.values), offsets

@@ -82,7 +82,7 @@ def _check(length: int, pack: bool, long: Long, pad: int, unit: documents.Unit) 
         raise UsageError(f"long is {long!r}; expected 'cut' or 'split'")
     if unit not in ("line", "file"):
         raise UsageError(f"documents is {unit!r}; expected 'line' or 'file'")
-    if not isinstance(pad, int) or isinstance(pad, bool):
+    if not isinstance(pad, int) or isinstance(pad, bool) or pad.bit_length() >= _INT64.itemsize * 8:
         raise UsageError(f"pad is {pad!r}; expected the number of a token")
 
 
@@ -119,9 +119,9 @@ class TextSource(Source):
         self._block_rows = block_rows
         self.spent = spent or Spent()
         self.skipped = tuple(
-            Skipped(file, row or 0, 1, reason)
+            Skipped(file, row or 0, rows, reason)
             for file, one in zip(files, found, strict=True)
-            for row, reason in one.about["skipped"]
+            for row, rows, reason in one.about["skipped"]
         )
         self._first = np.concatenate([[0], np.cumsum([one.tokens for one in found])]).astype(np.int64)
         """The first token of each file, of all tokens."""
@@ -129,10 +129,10 @@ class TextSource(Source):
         starts = [one.offsets[:-1] + first for one, first in zip(found, self._first, strict=False)]
         self._offsets = np.concatenate([*starts, self._first[-1:]])
         """The first token of each document, and the number of tokens at the end."""
-        rows = self._rows()
-        if not rows:
-            raise NoDataError(f"there is no text in {len(files)} files, the first of which is {files[0]}")
-        self._lay_out(rows)
+        if not self._first[-1]:
+            why = "".join(f"; the first left out: {one.path}: {one.reason}" for one in self.skipped[:1])
+            raise NoDataError(f"there is no text in {len(files)} files, the first of which is {files[0]}{why}")
+        self._lay_out(self._rows())
         self._open()
 
     def _rows(self) -> int:

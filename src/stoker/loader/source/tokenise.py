@@ -5,6 +5,7 @@ import json
 import os
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -43,9 +44,10 @@ class Recipe:
         """The tokenizer in a few characters."""
         return _digest(self.tokenizer)
 
-    def key(self, content: str) -> str:
-        """The name of the tokens of a content."""
-        return _digest(repr((1, self.digest(), self.column, self.unit, self.end, content)))
+    def key(self, path: str, content: str) -> str:
+        """The name of the tokens of a content, in a file of this kind."""
+        kind = documents.suffix(path), Path(path).suffix
+        return _digest(repr((2, self.digest(), self.column, self.unit, self.end, kind, content)))
 
     def load(self) -> Any:
         """The tokenizer, set to neither cut nor pad: lengths are the source's business."""
@@ -108,7 +110,7 @@ def tokenise(paths: list[str], recipe: Recipe, cache: Path, spent: Spent) -> lis
     except OSError as error:
         raise UsageError(f"the cache {cache} cannot be made ({error.strerror}); name another with cache=") from error
     digests = _Digests(cache)
-    names = [cache / f"{recipe.key(digests.of(path))}{tokens.SUFFIX}" for path in paths]
+    names = [cache / f"{recipe.key(path, digests.of(path))}{tokens.SUFFIX}" for path in paths]
     found = [_cached(name, recipe) for name in names]
     todo = [at for at, one in enumerate(found) if one is None]
     if todo:
@@ -146,12 +148,21 @@ def _cached(name: Path, recipe: Recipe) -> tokens.TokenFile | None:
 
 def _make(path: str, name: Path, recipe: Recipe, tokenizer: Any, spent: Spent, progress: Progress) -> tokens.TokenFile:
     kind = tokens.narrowest(largest(tokenizer))
-    with (
-        no_room(name.parent, f"the tokens of {path}"),
-        tokens.Writer(name, kind, {"tokenizer": recipe.digest()}) as writer,
-    ):
-        skipped = write_documents(path, recipe, tokenizer, writer, spent, progress)
-        writer.finish(name=Path(path).name, bytes=Path(path).stat().st_size, skipped=skipped)
+
+    def put(fill: Callable[[tokens.Writer], list[list[Any]]]) -> None:
+        with tokens.Writer(name, kind, {"tokenizer": recipe.digest()}) as writer:
+            skipped = fill(writer)
+            writer.finish(name=Path(path).name, bytes=Path(path).stat().st_size, skipped=skipped)
+
+    with no_room(name.parent, f"the tokens of {path}"):
+        try:
+            put(lambda writer: write_documents(path, recipe, tokenizer, writer, spent, progress))
+        except DataError as error:
+            if recipe.on_error == "raise":
+                raise
+            # The file is left out whole: of one that was cut short, the last line may be half a line.
+            reason = [error.row, 0, error.reason]
+            put(lambda _: [reason])
     spent.tokenised.append(path)
     return tokens.read(str(name))
 
@@ -159,14 +170,16 @@ def _make(path: str, name: Path, recipe: Recipe, tokenizer: Any, spent: Spent, p
 def write_documents(
     path: str, recipe: Recipe, tokenizer: Any, writer: Takes, spent: Spent, progress: Progress | None = None
 ) -> list[list[Any]]:
-    """Tokenise a file into a writer; what was left out comes back as (row, reason)."""
+    """Tokenise a file into a writer; what was left out comes back as (row, rows, reason)."""
     skipped: list[list[Any]] = []
 
     def on_bad(error: DataError) -> None:
         if recipe.on_error == "raise":
             raise error
         if len(skipped) < _LISTED_MOST:
-            skipped.append([error.row, error.reason])
+            skipped.append([error.row, 1, error.reason])
+        else:
+            skipped[-1][1] += 1
 
     last = _end(tokenizer, recipe.end)
     at = 0
@@ -184,6 +197,8 @@ def write_documents(
         if progress is not None:
             progress.advance(now - at)
         at = now
+    if skipped and skipped[-1][1] > 1:
+        skipped[-1][2] += ", and others after it"
     return skipped
 
 
