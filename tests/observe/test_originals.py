@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.doctor_program import doctor, script
+from scripts import LIGHT
 from stoker.observe.originals import JOURNAL, open_journal, recover
 
 BEFORE = {
@@ -42,6 +43,74 @@ def test_what_a_shortened_run_overwrote_removed_or_replaced_is_put_back(tmp_path
     assert not list(tmp_path.rglob(".stoker-original*"))
     assert not list(tmp_path.rglob(JOURNAL))
     assert "new.txt" in " ".join(done.report["notes"])
+
+
+SLY = (
+    LIGHT
+    + """
+import os, shutil
+from pathlib import Path
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+os.rename("runs", "runs_before")
+os.makedirs("runs", exist_ok=True)
+Path("runs/a.txt").write_text("NEW")
+Path("touched").touch()
+Path("touched").write_text("NEW")
+os.rename("rotated", "rotated.1")
+Path("rotated.1").write_text("NEW")
+with open("added", "a") as file:
+    file.write("more")
+os.chmod("mode", 0o600)
+Path("mode").write_text("NEW")
+file = os.open("in_place", os.O_WRONLY | os.O_TRUNC)
+os.write(file, b"NEW")
+os.close(file)
+os.truncate("cut", 2)
+assert Path("cut").read_text() == "OL"
+Path("out_put").write_text("NEW")  # its name begins as that of the run's own folder
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(2):
+    for (x,) in DataLoader(TensorDataset(torch.randn(80, 4)), 8):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    for name in ("last.pt", "kept.pt"):  # one is new, one was there
+        torch.save({"epoch": epoch}, name)
+        shutil.copyfile(name, f"best-{name}")
+        with open(name, "rb") as file:
+            assert torch.load(file) == torch.load(f"best-{name}") == torch.load(name) == {"epoch": epoch}
+        assert name in os.listdir(".")
+torch.save({}, "part.pt")
+os.replace("part.pt", "replaced.pt")
+torch.save({}, "part.pt")
+os.replace("part.pt", "fresh.pt")
+Path("added").write_text("NEW")
+torch.jit.save(torch.jit.script(model), "scripted")
+print("DONE")
+"""
+)
+THERE = ("touched", "rotated", "added", "mode", "in_place", "cut", "out_put", "scripted", "kept.pt", "replaced.pt")
+
+
+@pytest.mark.slow
+def test_whatever_happened_to_a_file_before_it_was_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    names = [*THERE, "runs/a.txt", "runs/b.txt"]
+    for name in names:
+        (tmp_path / name).write_text("OLD")
+    (tmp_path / "own.py").write_text(SLY)
+    done = doctor(tmp_path, "own.py", options=("--out", "out"))
+    assert done.code == 0, done.stderr
+    assert "DONE" in done.stdout
+    assert {name: (tmp_path / name).read_text()[:8] for name in names} == dict.fromkeys(names, "OLD") | {
+        "added": "OLDmore"  # what is added to overwrites nothing
+    }
+    left = {path.name for path in tmp_path.iterdir()} - {*THERE, "runs", "own.py", "report.json", "out", ".stoker"}
+    assert left == {"rotated.1", "runs_before", "best-last.pt", "best-kept.pt"}  # no checkpoint of the run's own
+    assert not list(tmp_path.rglob(".stoker-*"))
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from stoker.records.observed import Kind
 def test_a_sync_belongs_to_the_checkpoint_before_it_or_is_a_log(tmp_path: Path) -> None:
     recorder, patches = Recorder(tmp_path), Patches()
     pace = Pace(Options(whole=True), recorder, tmp_path)
-    saves = Saves(recorder, tmp_path, patches, pace, redirect=False)
+    saves = Saves(recorder, tmp_path, patches, pace, None)
     original = os.fsync
     saves.install(torch)
     saves.watch_syncs()

@@ -38,8 +38,8 @@ class Observer:
         self.options = options
         self.patches = Patches()
         self.pace = Pace(options, self.recorder, directory)
-        self.saves = Saves(self.recorder, directory, self.patches, self.pace, redirect=not options.whole)
         self.originals = None if options.whole else Originals(directory, began_s(directory))
+        self.saves = Saves(self.recorder, directory, self.patches, self.pace, self.originals)
         self._losses = Losses(self.recorder, options.losses) if options.losses else None
         self._opened = Opened(self.recorder.note) if options.files else None
         self._replayed: Replayed | None = None
@@ -67,7 +67,7 @@ class Observer:
         wanted: dict[str, Callable[[ModuleType], None]] = {
             "torch": self._instrument,
             "stoker.sim.device": lambda module: hooks.watch_simulated(module, recorder, self.patches),
-            "safetensors.torch": lambda module: self.saves.watch_safetensors(module, self.originals),
+            "safetensors.torch": self.saves.watch_safetensors,
             **{name: self._logger(name) for name in loggers.KNOWN},
         }
         Imports(wanted, lambda text: recorder.note("trouble", text=text)).install(self.patches)
@@ -141,7 +141,7 @@ class Observer:
             return
         self._closed = True
         if self.pace.probes is not None:
-            self.pace.probes.finish()
+            self.recorder.attempt(self.pace.probes.finish)
         self.recorder.mark(Kind.EXIT)
         self.recorder.marks.read()
         if self._losses is not None:

@@ -2,7 +2,12 @@
 
 Python tells its audit hooks of every file that is about to be opened, removed or renamed. Before an original is
 truncated it is moved aside, before it is removed or replaced it gets a second name, and a line in a journal says so.
-When the run has ended, whoever started it puts everything back; after kill -9 of all of them, the next command does.
+When the run has ended, whoever started it puts everything back, and removes the checkpoints that were not there before;
+after kill -9 of all of them, the next command does.
+
+    {"path": …, "kept": …}     an original, and where it lies meanwhile
+    {"moved": […, …]}          a folder that was there, from one name to another
+    {"made": …}                a checkpoint where there was none
 """
 
 import json
@@ -14,7 +19,7 @@ from _thread import get_ident
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from stat import S_ISLNK, S_ISREG
+from stat import S_IMODE, S_ISLNK, S_ISREG
 from typing import Any
 
 JOURNAL = "originals.jsonl"
@@ -28,19 +33,31 @@ class Originals:
     """The child's side: keeps what is about to be lost."""
 
     def __init__(self, directory: Path, started_s: float) -> None:
-        self._directory = str(directory)
+        self._directory = str(directory) + os.sep
         self._started_ns = int(started_s * 1e9)
         self._journal = directory / JOURNAL
         self._busy: set[int] = set()
         self._count = 0
         self._made: dict[str, None] = {}
+        self._folders: set[str] = set()
+        """Folders that the script made."""
+        self._touched: set[str] = set()
+        """Originals whose times say otherwise, because the script has touched or added to them."""
+        self._moved: set[str] = set()
+        """Where originals lie that the script renamed; their bytes have a second name already."""
+        self._saved: set[str] = set()
+        """Checkpoints of the script where there were none."""
         self._off = False
         scratch = tempfile.gettempdir() + os.sep
-        self._not_theirs = (*_NOT_FILES, self._directory, *(() if str(Path.cwd()).startswith(scratch) else (scratch,)))
+        elsewhere = () if str(Path.cwd()).startswith(scratch) else (scratch,)
+        self._not_theirs = (*_NOT_FILES, self._directory, *elsewhere)
         self._acts: dict[str, Callable[..., None]] = {
             "open": self._opened,
             "os.remove": self._removed,
             "os.rename": self._renamed,
+            "os.truncate": self._truncated,
+            "os.mkdir": self._new_folder,
+            **dict.fromkeys(("os.utime", "os.chmod", "os.chown", "os.link"), self._changed),
         }
 
     def start(self) -> None:
@@ -53,11 +70,20 @@ class Originals:
 
     def new_files(self) -> list[str]:
         """What the script itself made and left, as far as it was seen."""
-        return [path for path in self._made if os.path.exists(path)]  # noqa: PTH110
+        return [path for path in self._made if path not in self._saved and os.path.exists(path)]  # noqa: PTH110
 
     def losing(self, path: Any) -> None:
         """A file is about to be written by something that Python does not hear of."""
-        self._hear("open", (path, "w", os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+        if isinstance(path, (str, os.PathLike)):
+            self._hear("open", (path, "w", os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+
+    def leaves_room(self, path: str) -> bool:
+        """True if a checkpoint can be written to this path, because nothing of the user's lies there."""
+        name = os.path.realpath(path)
+        if name not in self._saved and not os.path.lexists(name):
+            self._saved.add(name)
+            self._write({"made": name})
+        return not self._is_original(name) and name not in self._moved
 
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         act = self._acts.get(event)
@@ -75,17 +101,49 @@ class Originals:
             self._busy.discard(thread)
 
     def _opened(self, path: Any, _: Any, flags: Any) -> None:
-        if not isinstance(flags, int) or not flags & os.O_TRUNC or not flags & os.O_CREAT:
+        if not isinstance(flags, int) or not flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC):
             return
+        if not flags & os.O_TRUNC:
+            self._changed(path)
+        elif (name := _name(path)) is not None:
+            self._emptied(os.path.realpath(name), creates=bool(flags & os.O_CREAT))
+
+    def _emptied(self, name: str, *, creates: bool) -> None:
+        """A file is about to lose its bytes: the name is made free for others, which hold only what is written now."""
+        if not os.path.lexists(name):
+            self._new(name)
+            return
+        mode = os.stat(name).st_mode  # noqa: PTH116
+        if name in self._moved:
+            os.unlink(name)  # noqa: PTH108
+        elif self._is_original(name):
+            with self._kept(name) as kept:
+                os.rename(name, kept)  # noqa: PTH104
+        else:
+            return
+        self._forget(name)
+        if not creates:
+            os.close(os.open(name, os.O_WRONLY | os.O_CREAT, S_IMODE(mode)))
+
+    def _truncated(self, path: Any, length: Any) -> None:
         name = _name(path)
         if name is None:
             return
         name = os.path.realpath(name)
-        if self._is_original(name):
-            with self._kept(name) as kept:
-                os.rename(name, kept)  # noqa: PTH104
-        elif not os.path.lexists(name):
-            self._new(name)
+        head = b""
+        if length and (self._is_original(name) or name in self._moved):
+            with open(name, "rb") as file:  # noqa: PTH123  we are inside the hook
+                head = file.read(length)
+        self._emptied(name, creates=False)
+        if head:
+            with open(name, "r+b") as file:  # noqa: PTH123
+                file.write(head)
+
+    def _changed(self, path: Any, *_: Any) -> None:
+        """A file stays what it is, with another time on it, or more in it."""
+        name = _name(path)
+        if name is not None and self._is_original(name := os.path.realpath(name)):
+            self._touched.add(name)
 
     def _removed(self, path: Any, folder: Any = -1) -> None:
         name = _name(path, folder)
@@ -93,15 +151,39 @@ class Originals:
             return
         self._made.pop(name, None)
         self._second_name(name)
+        self._forget(name)
 
     def _renamed(self, source: Any, target: Any, source_folder: Any = -1, target_folder: Any = -1) -> None:
         before, after = _name(source, source_folder), _name(target, target_folder)
+        if before is None or after is None:
+            return
+        if os.path.isdir(before) and not os.path.islink(before):  # noqa: PTH112, PTH114
+            if before not in self._folders:
+                self._write({"moved": [before, after]})
+            return
+        moves = self._is_original(before) or before in self._moved
         for name in (before, after):
-            if name is not None:
+            if name not in self._moved:
                 self._second_name(name)
-        if after is not None and before in self._made:
+            self._forget(name)
+        if moves:
+            self._moved.add(after)
+        if before in self._made:
             del self._made[before]
             self._new(after)
+        if before in self._saved:
+            self._saved.add(after)
+            self._write({"made": after})
+
+    def _forget(self, name: str) -> None:
+        """Nothing of the user's has this name any more."""
+        self._touched.discard(name)
+        self._moved.discard(name)
+
+    def _new_folder(self, path: Any, _: Any = None, folder: Any = -1) -> None:
+        name = _name(path, folder)
+        if name is not None and not os.path.lexists(name):
+            self._folders.add(name)
 
     def _second_name(self, name: str) -> None:
         if self._is_original(name):
@@ -116,7 +198,8 @@ class Originals:
             found = os.lstat(name)
         except OSError:
             return False
-        return (S_ISREG(found.st_mode) or S_ISLNK(found.st_mode)) and found.st_ctime_ns < self._started_ns
+        kind = S_ISREG(found.st_mode) or S_ISLNK(found.st_mode)
+        return kind and (found.st_ctime_ns < self._started_ns or name in self._touched)
 
     @contextmanager
     def _kept(self, name: str) -> Iterator[str]:
@@ -126,9 +209,12 @@ class Originals:
         self._count += 1
         file = f".stoker-original-{os.getpid()}-{self._count}"
         kept = os.path.join(self._directory if same_disk else folder, file)  # noqa: PTH118
-        with self._journal.open("a") as journal:
-            journal.write(json.dumps({"path": name, "kept": kept}) + "\n")
+        self._write({"path": name, "kept": kept})
         yield kept
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        with self._journal.open("a") as journal:
+            journal.write(json.dumps(entry) + "\n")
 
     def _new(self, name: str) -> None:
         theirs = not any(part in name for part in _NOT_THEIRS) and not name.startswith(self._not_theirs)
@@ -158,23 +244,44 @@ def open_journal(directory: Path) -> None:
 def restore(directory: Path) -> list[str]:
     """Put everything back, the last change first; returns the paths. What cannot be put back stays in the journal."""
     journal = directory / JOURNAL
-    back, stuck = [], []
-    for entry in reversed(_entries(journal)):
-        if "kept" not in entry or not os.path.lexists(entry["kept"]):
-            continue
+    entries = _entries(journal)
+    back: set[str] = set()
+    stuck = []
+    for entry in reversed(entries):
         try:
-            Path(entry["path"]).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(entry["kept"], entry["path"])  # noqa: PTH105
-            back.append(entry["path"])
+            _undo(entry, back)
         except OSError as error:
             stuck.append(entry)
-            said = f"{entry['path']} could not be put back ({error}); it lies at {entry['kept']}"
-            print(f"stoker: {said}", file=sys.stderr)
+            where = entry.get("kept") or entry["moved"][1]
+            print(
+                f"stoker: {entry.get('path') or entry['moved'][0]} could not be put back ({error}); it lies at {where}",
+                file=sys.stderr,
+            )
+    for entry in entries:
+        if "made" in entry and entry["made"] not in back:
+            Path(entry["made"]).unlink(missing_ok=True)
     if stuck:
         journal.write_text("".join(json.dumps(entry) + "\n" for entry in reversed(stuck)))
     else:
         journal.unlink(missing_ok=True)
-    return sorted(set(back))
+    return sorted(back)
+
+
+def _undo(entry: dict[str, Any], back: set[str]) -> None:
+    """Take back one change, and say of which path."""
+    if "kept" in entry and os.path.lexists(entry["kept"]):
+        Path(entry["path"]).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(entry["kept"], entry["path"])  # noqa: PTH105
+        back.add(entry["path"])
+    elif "moved" in entry and os.path.lexists(entry["moved"][1]):
+        before, after = map(Path, entry["moved"])
+        if os.path.lexists(before):  # the script has made a new one: they change names
+            aside = after.with_name(f".stoker-{after.name}")
+            after.rename(aside)
+            before.rename(after)
+            after = aside
+        after.rename(before)
+        back.add(str(before))
 
 
 def recover(home: Path) -> list[str]:

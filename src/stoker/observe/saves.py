@@ -1,10 +1,13 @@
-"""Checkpoints are timed, and on a diagnostic run written beside, so that the user's own stay as they were.
+"""Checkpoints are timed, and on a diagnostic run written so that the user's own stay as they were.
 
-While the script runs, a path that it believes to have saved leads to the scratch file: it can load, rename, list the
-size of, or remove what it saved. Nothing is intercepted before the first save.
+Where there is none, one is written in its place, and removed when the run has ended. One that was there is never
+touched: the new one is written beside, and while the script runs, the path leads there: the script can open, load,
+rename, list the size of, or remove what it saved. Nothing is intercepted before the first such save.
 """
 
+import builtins
 import functools
+import io
 import os
 from pathlib import Path
 from types import ModuleType
@@ -21,13 +24,16 @@ from stoker.records.observed import Kind
 class Saves:
     """The paths a script saved to, and where the bytes really are."""
 
-    def __init__(self, recorder: Recorder, directory: Path, patches: Patches, pace: Pace, *, redirect: bool) -> None:
+    def __init__(
+        self, recorder: Recorder, directory: Path, patches: Patches, pace: Pace, originals: Originals | None
+    ) -> None:
+        """Without `originals`, what the script saves is saved."""
         self._recorder = recorder
         self._pace = pace
         self._saved_after = -1
         self._directory = directory
         self._patches = patches
-        self._redirect = redirect
+        self._originals = originals
         self._where: dict[str, str] = {}
         self._scratch: set[str] = set()
         self._intercepting = False
@@ -36,8 +42,10 @@ class Saves:
     def install(self, torch: ModuleType) -> None:
         """Time `torch.save`, and redirect it unless the run is whole."""
         self._torch = torch
-        save = self._redirected(torch.save) if self._redirect else torch.save
+        save = torch.save if self._originals is None else self._redirected(torch.save, self._originals)
         self._patches.set(torch, "save", spanned(self._noted(save), self._recorder, Kind.SAVE))
+        self._watch_writer(torch.jit, "save", 1)
+        self._watch_writer(torch.jit.RecursiveScriptModule, "save", 1)
 
     def watch_syncs(self) -> None:
         """A file that is synced is a checkpoint's if one was saved since the last backward, or else a log."""
@@ -61,17 +69,21 @@ class Saves:
 
         return save
 
-    def watch_safetensors(self, module: ModuleType, originals: Originals | None) -> None:
+    def watch_safetensors(self, module: ModuleType) -> None:
+        """Another format of checkpoints."""
+        self._watch_writer(module, "serialize_file", 1)
+
+    def _watch_writer(self, owner: Any, name: str, place: int) -> None:
         """What writes a file without Python is timed too, and an original at its place is kept before."""
-        original = module.serialize_file
+        original, originals = getattr(owner, name), self._originals
 
         @functools.wraps(original)
-        def serialize_file(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
+        def write(*args: Any, **kwargs: Any) -> Any:
             if originals is not None:
-                originals.losing(filename)
-            return original(tensors, filename, *args, **kwargs)
+                originals.losing(args[place] if len(args) > place else kwargs.get("filename", kwargs.get("f")))
+            return original(*args, **kwargs)
 
-        self._patches.set(module, "serialize_file", spanned(self._noted(serialize_file), self._recorder, Kind.SAVE))
+        self._patches.set(owner, name, spanned(self._noted(write), self._recorder, Kind.SAVE))
 
     def after_fork(self) -> None:
         """A forked child removes nothing of its parent's."""
@@ -86,10 +98,10 @@ class Saves:
 
     # ---- saving beside
 
-    def _redirected(self, original: Any) -> Any:
+    def _redirected(self, original: Any, originals: Originals) -> Any:
         @functools.wraps(original)
         def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            scratch = self._beside(f)
+            scratch = self._beside(f, originals)
             result = original(obj, f if scratch is None else scratch, *args, **kwargs)
             if scratch is not None:
                 self._where[_key(f)] = scratch
@@ -97,8 +109,8 @@ class Saves:
 
         return save
 
-    def _beside(self, target: Any) -> str | None:
-        """A scratch file on the disk of `target`; None for what is no path or could not be written anyway."""
+    def _beside(self, target: Any, originals: Originals) -> str | None:
+        """A scratch file on the disk of `target`; None if it can be written as it is, or could not be anyway."""
         if not isinstance(target, (str, os.PathLike)):
             return None
         folder = Path(os.path.abspath(os.fspath(target))).parent  # noqa: PTH100  no symlink is resolved
@@ -107,11 +119,13 @@ class Saves:
         known = self._where.get(_key(target))
         if known is not None:
             return known
+        self._recorder.note("redirected", path=os.fspath(target))
+        if originals.leaves_room(os.fspath(target)):
+            return None
         same_disk = folder.stat().st_dev == self._directory.stat().st_dev
         home = self._directory if same_disk else folder
         path = str(home / f"stoker-scratch-{os.getpid()}-{len(self._scratch)}")
         self._scratch.add(path)
-        self._recorder.note("redirected", path=os.fspath(target))
         self._intercept()
         return path
 
@@ -123,21 +137,21 @@ class Saves:
         self._intercepting = True
         for name in ("stat", "remove", "unlink", "replace", "rename"):
             self._patches.set(os, name, getattr(self, f"_{name}")(getattr(os, name)))
-        self._patches.set(self._torch, "load", self._load(self._torch.load))
+        for owner, name in ((self._torch, "load"), (builtins, "open"), (io, "open")):
+            self._patches.set(owner, name, self._read(getattr(owner, name)))
 
-    def _load(self, original: Any) -> Any:
+    def _read(self, original: Any) -> Any:
+        """Whatever opens a path: it finds what was saved there."""
+
         @functools.wraps(original)
-        def load(f: Any, *args: Any, **kwargs: Any) -> Any:
-            return original(self._where.get(_key(f), f), *args, **kwargs)
+        def read(*args: Any, **kwargs: Any) -> Any:
+            if args:
+                args = (self._where.get(_key(args[0]), args[0]), *args[1:])
+            return original(*args, **kwargs)
 
-        return load
+        return read
 
-    def _stat(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def stat(path: Any, *args: Any, **kwargs: Any) -> Any:
-            return original(self._where.get(_key(path), path), *args, **kwargs)
-
-        return stat
+    _stat = _read
 
     def _remove(self, original: Any) -> Any:
         @functools.wraps(original)
