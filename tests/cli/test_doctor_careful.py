@@ -10,6 +10,7 @@ from scripts import LIGHT
 SCRIPT = (
     LIGHT
     + """
+import pickle
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -93,6 +94,20 @@ class Same(DataLoader):
 
 
 train("a loader without a hash", Same(data, 8), lambda batch: batch[0])
+
+
+class Slots:
+    __slots__ = ("x",)
+
+    def __init__(self, rows):
+        self.x = torch.stack([x for (x,) in rows])
+
+
+train("batches with slots", DataLoader(data, 8, collate_fn=Slots), lambda batch: batch.x)
+
+
+for function in (torch.save, torch.load, nn.utils.clip_grad_norm_, torch.autograd.backward):
+    assert pickle.loads(pickle.dumps(function)) is function
 """
 )
 LOOPS = (
@@ -104,6 +119,7 @@ LOOPS = (
     "a length that raises",
     "a shape that is a method",
     "a loader without a hash",
+    "batches with slots",
 )
 
 

@@ -1,5 +1,6 @@
 """What experiments look at in a batch and in the making of one: padding, and text that becomes integers."""
 
+import random
 import re
 import sys
 from collections.abc import Callable
@@ -11,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.observe.probe_copies import padding_share
+from stoker.observe.probe_ahead import weight
+from stoker.observe.probe_copies import Own, padding_share
 from stoker.observe.probe_inspect import Inspector
 from stoker.observe.probe_making import Follower
 from stoker.records import Inspection
@@ -23,6 +25,47 @@ def padded(lengths: list[int], length: int) -> torch.Tensor:
     for row, n in zip(out, lengths, strict=True):
         row[:n] = torch.arange(1, n + 1)
     return out
+
+
+class Slotted:
+    __slots__ = ("x",)
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+
+class Named(Slotted):
+    __slots__ = ("y",)
+
+    def __init__(self, x: torch.Tensor, y: bytes) -> None:
+        super().__init__(x)
+        self.y = y
+
+
+def test_what_lies_in_slots_weighs_something() -> None:
+    batch = Named(torch.zeros(1000), b"12345")
+    assert weight([batch, None, {"x": Slotted(torch.zeros(10))}]) == (4045, 0)
+
+
+def test_a_data_set_that_was_read_for_a_look_counts_and_draws_as_before() -> None:
+    class Data:
+        def __init__(self) -> None:
+            self.served, self.file = 0, ""
+            self.draws: list[Any] = [np.random.default_rng(0), random.Random(0), torch.Generator()]
+            self.first, self.second, self.third = self.draws
+
+        def __getitem__(self, _: int) -> tuple[Any, ...]:
+            self.served += 1
+            self.file = "open"
+            return self.served, self.first.random(), self.second.random(), torch.rand(1, generator=self.third).item()
+
+    data, alone = Data(), Data()
+    own = Own(data)
+    for index in range(5):
+        data[index]
+    own.restore()
+    assert [data[i] for i in range(3)] == [alone[i] for i in range(3)]
+    assert data.file == "open"
 
 
 @given(st.lists(st.integers(1, 60), min_size=4, max_size=30), st.integers(64, 80))

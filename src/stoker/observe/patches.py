@@ -17,7 +17,16 @@ class Patches:
         self._undo: list[Callable[[], None]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """Replace an attribute; one that was inherited is removed again on restore."""
+        """Replace an attribute; one that was inherited is removed again on restore.
+
+        A function is replaced in the module that it says it is from, too: pickle looks it up there.
+        """
+        home = sys.modules.get(getattr(value, "__module__", None) or "")
+        if home is not None and home is not owner and _wraps(value, vars(home).get(name)):
+            self._replace(home, name, value)
+        self._replace(owner, name, value)
+
+    def _replace(self, owner: Any, name: str, value: Any) -> None:
         before = vars(owner).get(name, _ABSENT)
 
         def undo() -> None:
@@ -42,6 +51,14 @@ class Patches:
         """Put everything back."""
         while self._undo:
             self._undo.pop()()
+
+
+def _wraps(value: Any, original: Any) -> bool:
+    """True if this was wrapped around that, by however many wrappers."""
+    while (value := getattr(value, "__wrapped__", None)) is not None:
+        if value is original:
+            return True
+    return False
 
 
 class Imports(MetaPathFinder):

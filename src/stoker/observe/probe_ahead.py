@@ -137,8 +137,15 @@ def parts(batch: Any) -> Iterator[Any]:
             left.extend(part.values())
         elif isinstance(part, (list, tuple)):
             left.extend(part)
-        elif hasattr(part, "__dict__"):
-            left.extend(vars(part).values())
+        else:
+            left.extend(getattr(part, "__dict__", {}).values())
+            names = (name for kind in type(part).__mro__ for name in _slots(kind))
+            left.extend(getattr(part, name, None) for name in names)
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = vars(kind).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def weight(batch: Any) -> tuple[int, int]:

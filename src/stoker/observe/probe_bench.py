@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from stoker.observe import probe_making
+from stoker.observe import probe_copies, probe_making
 from stoker.observe.probe_counts import COUNTS
 from stoker.observe.recorder import Recorder, clock
 from stoker.records.codec import encode
@@ -177,7 +177,7 @@ def run(
 
 
 def _here(torch: Any, loader: Any, batches: list[Any], labels: list[str], deadline_ns: int) -> int:
-    """On this thread, as the user's loader does; random numbers are put back."""
+    """On this thread, as the user's loader does; random numbers and counts are put back."""
     kind = torch.utils.data.dataloader._DatasetKind  # noqa: SLF001
     fetcher = kind.create_fetcher(
         loader._dataset_kind,  # noqa: SLF001
@@ -187,6 +187,7 @@ def _here(torch: Any, loader: Any, batches: list[Any], labels: list[str], deadli
         False,
     )
     states = _random_states(torch)
+    own = probe_copies.Own(loader.dataset)
     COUNTS.start()
     done = 0
     try:
@@ -200,6 +201,7 @@ def _here(torch: Any, loader: Any, batches: list[Any], labels: list[str], deadli
         probe_making.PLAN.clear()
         COUNTS.stop()
         _restore_random(torch, states)
+        own.restore()
     return done
 
 

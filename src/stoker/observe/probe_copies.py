@@ -1,7 +1,8 @@
 """Copies of a batch (a loop may change what it was given: every step gets its own), and how much of one is padding."""
 
 import copy
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stoker.observe.probe_ahead import MOST_BYTES, MOST_SHARE, free_bytes, weight
@@ -18,6 +19,33 @@ def copies(batches: list[Any], wanted: int) -> list[Any]:
     except Exception:  # noqa: BLE001  what cannot be copied cannot be replayed
         return []
     return made
+
+
+class Own:
+    """What a data set counts and draws by itself, to be put back after it was read for a look."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._held: dict[str, Any] = getattr(dataset, "__dict__", {})
+        self._counts = {name: value for name, value in self._held.items() if isinstance(value, (int, float))}
+        self._back = [back for value in self._held.values() if (back := _putting_back(value)) is not None]
+
+    def restore(self) -> None:
+        """As it was; what else the data set has made of itself, such as files it opened, it keeps."""
+        self._held.update(self._counts)
+        for back in self._back:
+            back()
+
+
+def _putting_back(value: Any) -> Callable[[], None] | None:
+    """What puts a generator of random numbers back to where it stands; None for all other things."""
+    if type(value).__module__.partition(".")[0] not in {"random", "numpy", "torch"}:
+        return None
+    if hasattr(value, "bit_generator"):
+        return functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state)
+    for get, put in (("getstate", "setstate"), ("get_state", "set_state")):
+        if hasattr(value, get) and hasattr(value, put):
+            return functools.partial(getattr(value, put), getattr(value, get)())
+    return None
 
 
 def padding_share(batches: list[Any]) -> float | None:

@@ -156,9 +156,11 @@ def eval_without_no_grad() -> None:
 def compiled() -> None:
     loop = Loop()
     model = torch.compile(loop.model, backend="eager", fullgraph=True)
+    clip = torch.compile(nn.utils.clip_grad_norm_, backend="eager", fullgraph=True)
     for x, y in loop.loader:
         loop.optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
+        clip(list(loop.model.parameters()), 1.0)
         loop.optimizer.step()
 
 
