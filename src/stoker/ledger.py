@@ -70,6 +70,7 @@ class Ledger:
     def open_run(self, command: Sequence[str], directory: Path | None = None) -> Row:
         """A new run with a directory of its own."""
         started_s = time.time()
+        self._make_home()
         run, place = self._fresh(started_s, directory)
         row = Row(run, place, tuple(command), started_s, "running", None)
         with self._database() as database:
@@ -128,7 +129,7 @@ class Ledger:
         if not path.exists():
             return []
         uri = f"{path.resolve().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, timeout=patience_s)) as database:
+        with self._readable(), closing(sqlite3.connect(uri, uri=True, timeout=patience_s)) as database:
             try:
                 return database.execute(sql, values).fetchall()
             except sqlite3.OperationalError as error:
@@ -172,15 +173,37 @@ class Ledger:
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
-        self.home.mkdir(parents=True, exist_ok=True)
-        ignore = self.home / ".gitignore"
-        if not ignore.exists():
-            ignore.write_text("*\n")
-        with closing(sqlite3.connect(self.home / "ledger.db", timeout=PATIENCE_S)) as database:
+        self._make_home()
+        with (
+            self._readable(),
+            closing(sqlite3.connect(self.home / "ledger.db", timeout=PATIENCE_S)) as database,
+        ):
             database.execute("pragma journal_mode = wal")
             database.executescript(_SCHEMA)
             with database:
                 yield database
+
+    def _make_home(self) -> None:
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+            ignore = self.home / ".gitignore"
+            if not ignore.exists():
+                ignore.write_text("*\n")
+        except OSError as error:
+            raise UsageError(
+                f"records cannot be kept in {self.home}: {error.strerror}; go where files can be written"
+            ) from error
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """What SQLite says of a file that is none of its own, in words that help."""
+        try:
+            yield
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError as error:
+            path = self.home / "ledger.db"
+            raise UsageError(f"{path} is damaged ({error}); move it away, and a new one is made of the runs") from error
 
 
 def _loose(path: Path) -> Row:

@@ -46,7 +46,7 @@ def write_run(
     """A run of so many steps, a hundred to an epoch, that ended `age_s` ago or goes on."""
     directory = home / "runs" / name
     directory.mkdir(parents=True)
-    lasts_s = steps * (step_ms + 2) / 1e3 + 3
+    lasts_s = steps * 1.2 * step_ms / 1e3 + 3
     start_ns = time.perf_counter_ns() - int((lasts_s + age_s) * 1e9)
     about = {"command": list(command), "started_s": time.time() - lasts_s - age_s, "start_ns": start_ns, "whole": True}
     machine = {"cores": 2, "quota_cores": None, "ram_bytes": 8 << 30, "shm_bytes": 1 << 30}
@@ -65,7 +65,7 @@ def write_run(
             if i:
                 events.span(Kind.NEXT, 0.01, 1, Kind.EXHAUSTED)
             events.span(Kind.ITER, 1, 1)
-        events.span(Kind.NEXT, 2 + i % 7 / 10, 1)
+        events.span(Kind.NEXT, step_ms * (0.2 + i % 7 / 100), 1)
         events.span(Kind.FORWARD, 0.3 * step_ms)
         events.span(Kind.BACKWARD, 0.5 * step_ms)
         events.span(Kind.OPTIMIZER, 0.2 * step_ms, 1)

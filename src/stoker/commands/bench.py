@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.commands.outputs import OutFile
+
 if TYPE_CHECKING:
     from stoker.loader.ceilings import Ceilings, Run
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--memory", default="2GiB", show_default=True, help="The loader's budget.")
 @click.option("--threads", type=click.IntRange(1), help="Threads; default: one per core.")
 @click.option("--seconds", type=click.FloatRange(0.1), default=3.0, show_default=True, help="For each measurement.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Also write it as JSON.")
+@click.option("--json", "json_path", type=OutFile(), help="Also write it as JSON.")
 def bench(
     data: tuple[str, ...],
     batch_size: int,
@@ -71,11 +73,12 @@ def _keep(data: tuple[str, ...], text: str) -> None:
     """For the dashboard; what cannot be kept is said, and was shown."""
     import sqlite3
 
+    from stoker.errors import UsageError
     from stoker.ledger import Ledger
 
     try:
         Ledger().add_bench(data, text)
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, sqlite3.Error, UsageError) as error:
         print(f"stoker: the result was not kept: {error}", file=sys.stderr)
 
 

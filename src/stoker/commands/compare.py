@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from stoker.commands.outputs import OutFile
 from stoker.ledger import Ledger
 from stoker.records.attributed import Attribution
 from stoker.records.compared import Comparison, Contrast, Difference
@@ -23,7 +24,7 @@ LOADER = (
 @click.command()
 @click.argument("a")
 @click.argument("b")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write it as JSON; - is stdout.")
+@click.option("--json", "json_path", type=OutFile(), help="Write it as JSON; - is stdout.")
 def compare(a: str, b: str, json_path: Path | None) -> int:
     """Compare run B with run A: what was set, and what it took. A and B are names, starts of names, or directories:
 

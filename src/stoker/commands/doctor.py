@@ -14,8 +14,9 @@ from stoker.attribute import attribute
 from stoker.attribute.course import course
 from stoker.attribute.summary import summarise
 from stoker.commands import pages
+from stoker.commands.outputs import OutFile
 from stoker.diagnose import diagnose as judge
-from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError
+from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError, UsageError
 from stoker.ledger import HOME, Ledger, Row
 from stoker.predict import epoch_parts, forecast
 from stoker.records.attributed import Attribution, Course
@@ -38,10 +39,8 @@ INTERRUPTED = 130
     type=click.FloatRange(1),
     help="Seconds of training to watch; experiments take at most half of them.",
 )
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), help="Also write the report as JSON to this file."
-)
-@click.option("--html", "html_path", type=click.Path(path_type=Path), help="Also write the page to this file.")
+@click.option("--json", "json_path", type=OutFile(), help="Also write the report as JSON to this file.")
+@click.option("--html", "html_path", type=OutFile(), help="Also write the page to this file.")
 @click.option("--no-html", is_flag=True, help="Write no page with pictures.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Directory for the run's records.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -85,12 +84,11 @@ def doctor(
     seen, named, diagnosis = _follow(row.directory)
     went = course(seen, seen.tracks[0], named)
     problem = _problem(seen, diagnosis, ended.code, steps)
+    ledger.close_run(row.run, _state(ended.interrupted, problem), diagnosis.verdict, None)
     _report(diagnosis, row, json_path)
     _keep_columns(seen, named, row)
     if diagnosis.steps and not no_html:
         pages.offer_run(seen, diagnosis, went, [row.directory / pages.NAME, *([html_path] if html_path else [])])
-    state = _state(ended.interrupted, problem)
-    ledger.close_run(row.run, state, diagnosis.verdict, None)
     if ended.interrupted:
         return INTERRUPTED
     if problem is not None:
@@ -100,14 +98,22 @@ def doctor(
 
 def diagnose(directory: Path) -> tuple[Observation, Diagnosis]:
     """What there is of a run, in the words of the contract: the doctor's arrow."""
-    seen, _, diagnosis = _follow(directory)
+    seen, _, diagnosis = _recorded(directory)
     return seen, diagnosis
 
 
 def depict(directory: Path) -> tuple[Observation, Diagnosis, Course]:
     """The same, and how the run went over time: what pictures are drawn from."""
-    seen, named, diagnosis = _follow(directory)
+    seen, named, diagnosis = _recorded(directory)
     return seen, diagnosis, course(seen, seen.tracks[0], named)
+
+
+def _recorded(directory: Path) -> tuple[Observation, Attribution, Diagnosis]:
+    """The same of records that have lain on a disk, where anything may have happened to them."""
+    try:
+        return _follow(directory)
+    except (LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise UsageError(f"the records in {directory} are damaged ({type(error).__name__}: {error})") from error
 
 
 def _follow(directory: Path) -> tuple[Observation, Attribution, Diagnosis]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from stoker.commands.outputs import OutFile
 from stoker.errors import UsageError
 from stoker.records.observed import Value
 from stoker.records.predicted import WhatIf
@@ -27,7 +28,7 @@ from stoker.records.predicted import WhatIf
 @click.option(
     "--latency", default=1.0, type=click.FloatRange(min=0), help="Storage that makes workers wait this much longer."
 )
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write the prediction as JSON.")
+@click.option("--json", "json_path", type=OutFile(), help="Also write the prediction as JSON.")
 def predict(
     run: str,
     settings: tuple[str, ...],

@@ -8,6 +8,7 @@ import click
 
 from stoker.commands import pages
 from stoker.commands.doctor import depict
+from stoker.commands.outputs import OutFile
 from stoker.errors import TooFewStepsError, UsageError
 from stoker.ledger import Ledger
 from stoker.records.codec import decode
@@ -23,10 +24,10 @@ FORMS = {
 
 @click.command()
 @click.argument("run", default="last")
-@click.option("--html", "html_path", type=click.Path(path_type=Path), help=FORMS["--html"])
-@click.option("--md", "md_path", type=click.Path(path_type=Path), help=FORMS["--md"])
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help=FORMS["--json"])
-@click.option("--trace", "trace_path", type=click.Path(path_type=Path), help=FORMS["--trace"])
+@click.option("--html", "html_path", type=OutFile(), help=FORMS["--html"])
+@click.option("--md", "md_path", type=OutFile(), help=FORMS["--md"])
+@click.option("--json", "json_path", type=OutFile(), help=FORMS["--json"])
+@click.option("--trace", "trace_path", type=OutFile(), help=FORMS["--trace"])
 def report(
     run: str, html_path: Path | None, md_path: Path | None, json_path: Path | None, trace_path: Path | None
 ) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
+from stoker.errors import UsageError
 from stoker.ledger import BenchRow, Ledger, Row
 from stoker.records.attributed import Course
 from stoker.records.compared import Comparison
@@ -18,6 +19,8 @@ PATIENCE_S = 0.5
 SILENT_S = 20.0
 """A run that goes on writes more often than this."""
 TUNING = "tuning.json"
+UNREADABLE = (sqlite3.Error, UsageError)
+"""What a ledger raises that somebody holds, or that is damaged."""
 
 Kind = Literal["run", "tuning", "decision"]
 
@@ -78,7 +81,7 @@ class Shelf:
         """Newest first, and what must be known about the list itself."""
         try:
             rows, notice = self._ledger.runs(PATIENCE_S), None
-        except sqlite3.Error as error:
+        except UNREADABLE as error:
             rows = sorted(self._ledger.loose(), key=lambda row: row.started_s, reverse=True)
             notice = f"The ledger cannot be read now ({error}); these are the runs that have a directory."
         return [self._entry(row) for row in rows], notice
@@ -91,14 +94,14 @@ class Shelf:
         """What a tuning has tried so far, as JSON."""
         try:
             return self._ledger.trials(run, PATIENCE_S)
-        except sqlite3.Error:
+        except UNREADABLE:
             return []
 
     def benches(self) -> tuple[list[BenchRow], str | None]:
         """Measured data sets, newest first."""
         try:
             return self._ledger.benches(PATIENCE_S), None
-        except sqlite3.Error as error:
+        except UNREADABLE as error:
             return [], f"The ledger cannot be read now ({error})."
 
     def _entry(self, row: Row) -> Entry:

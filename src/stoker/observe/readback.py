@@ -11,8 +11,8 @@ from stoker.observe import workers
 from stoker.observe.meters import machine
 from stoker.records.codec import decode
 from stoker.records.observed import (
+    TRAINING,
     Cut,
-    Kind,
     Line,
     LoaderFacts,
     Machine,
@@ -38,7 +38,6 @@ from stoker.records.probes import (
 
 SMALLEST_TIME = 1 << 32
 """A code is below this and a time above, so that a pair torn by a signal or by the end is recognised."""
-TRAINING = {Kind.BACKWARD, Kind.OPTIMIZER}
 
 
 def read(directory: Path) -> Observation:
@@ -107,9 +106,11 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         return
     for line in text.splitlines():
         try:
-            yield json.loads(line)
+            found = json.loads(line)
         except ValueError:
             continue
+        if isinstance(found, dict):
+            yield found
 
 
 def _meters(path: Path) -> Iterator[Meter]:
@@ -141,7 +142,7 @@ class Process:
 
     def __init__(self, notes: Path) -> None:
         self._stem = notes.with_suffix("")
-        self.notes = list(_lines(notes))
+        self.notes = [note for note in _lines(notes) if "note" in note]
         self.pid = int(notes.name.split("-")[1])
 
     def facts(self, name: str) -> dict[str, Any] | None:

@@ -52,6 +52,8 @@ class Kind(IntEnum):
     PROBE = 17  # Stoker's own experiments: cut out of the run's time
 
 
+TRAINING = {Kind.BACKWARD, Kind.OPTIMIZER}
+"""What only a process does that trains."""
 ARG = 8
 """The bit from which an event's code holds its argument."""
 

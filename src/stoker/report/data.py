@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from stoker.errors import UsageError
 from stoker.records.codec import encode
 from stoker.records.compared import Comparison
 from stoker.records.diagnosis import Diagnosis
@@ -18,5 +19,8 @@ def dumps(record: Diagnosis | Tuning | WhatIf | Trial | DeviceProfile | Live | C
 
 def write(text: str, path: Path) -> None:
     """Write a report where the user asked for it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} could not be written: {error.strerror}") from error

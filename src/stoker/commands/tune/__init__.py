@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stoker.commands.outputs import OutFile
 from stoker.errors import StokerError, UsageError
 from stoker.ledger import HOME, Ledger, Row
 
@@ -51,9 +52,7 @@ INTERRUPTED = 130
 @click.option(
     "--resume", is_flag=False, flag_value="last", metavar="[RUN]", help="Go on with an interrupted tuning; no COMMAND."
 )
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), help="Also write the result as JSON to this file."
-)
+@click.option("--json", "json_path", type=OutFile(), help="Also write the result as JSON to this file.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Directory for the records.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def tune(
