@@ -1,9 +1,11 @@
 import json
+from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, is_dataclass
 from importlib import import_module
+from typing import Any, get_args
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker import records
@@ -18,9 +20,20 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 st.register_type_strategy(float, finite)
 
 
+def few(kind: Any) -> st.SearchStrategy[Any]:
+    """Two of a kind show as much as twenty, and an observation holds nearly all kinds of records."""
+    kinds = get_args(kind)
+    if kinds[1:] == (Ellipsis,):
+        return st.lists(st.from_type(kinds[0]), max_size=2).map(tuple)
+    return st.tuples(*map(st.from_type, kinds))
+
+
+st.register_type_strategy(tuple, few)
+st.register_type_strategy(Mapping, lambda kind: st.dictionaries(*map(st.from_type, get_args(kind)), max_size=2))
+
+
 @pytest.mark.parametrize("kind", ALL)
-# Large records take long to draw, and there are many of them; an observation holds nearly all others.
-@settings(max_examples=15, suppress_health_check=[HealthCheck.data_too_large])
+@settings(max_examples=50)
 @given(data=st.data())
 def test_every_record_survives_json(kind: type, data: st.DataObject) -> None:
     record = data.draw(st.from_type(kind))
