@@ -10,9 +10,11 @@ from stoker.diagnose.production import made_s, net_s, production
 from stoker.records.attributed import Attribution
 from stoker.records.diagnosis import Diagnosis
 from stoker.records.observed import LoaderFacts, Observation, Track, WorkerBatch, WorkerTrack
-from stoker.records.probes import Probes
+from stoker.records.probes import Probes, Replay
 
 FEWEST_BATCHES = 2
+CALM = 0.15
+"""How much more of a replay may be waiting for a core than of the calmest one."""
 
 
 def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis) -> Facts | None:
@@ -30,7 +32,7 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
     real_s = _whole_step_s(named, said, facts)
     makers = _makers(seen, track, facts, probes)
     rows = _rows(makers, probes)
-    plain = [replay for replay in probes.replays if replay.steps and not replay.known]
+    plain = _calm([replay for replay in probes.replays if replay.steps and not replay.known])
     cpus = [replay.cpu_s / replay.steps for replay in plain]
     least_s = max(device_s, quantile(cpus, 0.5) if cpus else 0.5 * real_s, 1e-9)
     real, cores = production(rows), min([seen.machine.cores, *_quotas(seen, probes)])
@@ -70,6 +72,16 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
             "made": noise.error([net_s(row) for row in rows if row.samples]),
         },
     )
+
+
+def _calm(replays: list[Replay]) -> list[Replay]:
+    """Those in which others left the cores alone, as far as there are such.
+
+    What waits for a core in a replay waits for others: the script's own workers are idle. It is taken off, but what
+    others do to the threads that compute together, and to caches, is not counted as waiting.
+    """
+    shares = [one.queued_s / max(one.seconds, 1e-9) for one in replays]
+    return [one for one, share in zip(replays, shares, strict=True) if share <= min(shares) + CALM]
 
 
 def _whole_step_s(named: Attribution, said: Diagnosis, facts: LoaderFacts | None) -> float:

@@ -10,8 +10,11 @@ from stoker.diagnose.facts import Facts
 from stoker.records.diagnosis import Finding
 from stoker.records.observed import Kind, Line
 
-LOGGERS = ("logging.", "tqdm.", "wandb.", "mlflow.", "tensorboard.", "torch.utils.tensorboard.", "loguru.")
-"""Modules whose time is logging, also where no hook stands."""
+LOGGERS = (
+    *("logging.", "tqdm.", "wandb.", "mlflow.", "tensorboard.", "torch.utils.tensorboard.", "loguru."),
+    *("torchmetrics.", "torcheval.", "sklearn.metrics."),
+)
+"""Modules whose time is logging, also where no hook stands: what counts is what is written down."""
 LOGS = 0.15
 """A line that is inside a logger for this share of its time logs."""
 ASIDE = 0.6

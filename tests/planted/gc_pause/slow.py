@@ -28,7 +28,7 @@ class Scale(NamedTuple):
     steps: int
 
 
-SCALES = {"small": Scale(500_000, 3, 128, 40, 0.004, 1000), "large": Scale(800_000, 2, 512, 30, 0.026, 450)}
+SCALES = {"small": Scale(500_000, 3, 128, 40, 0.004, 1000), "large": Scale(800_000, 2, 512, 30, 0.010, 900)}
 
 
 def make_catalogue(articles: int) -> dict[int, list[Any]]:
