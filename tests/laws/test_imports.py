@@ -75,3 +75,12 @@ def test_public_names_exist_and_are_few() -> None:
         assert getattr(stoker, name) is not None
     with pytest.raises(AttributeError, match=r"it has .*errors"):
         stoker.nothing  # noqa: B018
+
+
+def test_what_runs_inside_the_users_process_needs_no_library(tmp_path: Path) -> None:
+    """Stoker may live in an environment of its own; the script's has torch at best."""
+    others = ("psutil", "click", "rich", "pyarrow", "jinja2", "pynvml", "numpy", "torch")
+    code = f"import sys; sys.modules.update(dict.fromkeys({others}))\n"
+    code += "import stoker.observe.child, stoker.observe.probe, stoker.observe.replayed"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

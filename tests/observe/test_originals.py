@@ -12,7 +12,7 @@ import pytest
 
 from cli.doctor_program import doctor, script
 from scripts import LIGHT
-from stoker.observe.originals import JOURNAL, open_journal, recover
+from stoker.observe.originals import JOURNAL, Originals, open_journal, recover, restore
 
 BEFORE = {
     "weights.bin": "precious",
@@ -56,6 +56,7 @@ from torch.utils.data import DataLoader, TensorDataset
 os.rename("runs", "runs_before")
 os.makedirs("runs", exist_ok=True)
 Path("runs/a.txt").write_text("NEW")
+torch.save({}, "runs/model.pt")  # where there is none now, and one was before
 Path("touched").touch()
 Path("touched").write_text("NEW")
 os.rename("rotated", "rotated.1")
@@ -83,6 +84,18 @@ for epoch in range(2):
         with open(name, "rb") as file:
             assert torch.load(file) == torch.load(f"best-{name}") == torch.load(name) == {"epoch": epoch}
         assert name in os.listdir(".")
+torch.save({}, "renamed.pt")
+os.rename("renamed.pt", "renamed_1.pt")
+torch.load("renamed_1.pt")
+assert not os.path.exists("renamed.pt") and "renamed_1.pt" in os.listdir(".")
+torch.save({}, "removed.pt")
+os.remove("removed.pt")
+assert not os.path.exists("removed.pt")
+torch.save({"v": 1}, "twice.pt")
+with open("twice.tmp", "wb") as file:
+    torch.save({"v": 2}, file)
+os.replace("twice.tmp", "twice.pt")
+assert torch.load(f="twice.pt") == {"v": 2} and os.path.exists(b"twice.pt")
 torch.save({}, "part.pt")
 os.replace("part.pt", "replaced.pt")
 torch.save({}, "part.pt")
@@ -92,13 +105,16 @@ torch.jit.save(torch.jit.script(model), "scripted")
 print("DONE")
 """
 )
-THERE = ("touched", "rotated", "added", "mode", "in_place", "cut", "out_put", "scripted", "kept.pt", "replaced.pt")
+THERE = (
+    *("touched", "rotated", "added", "mode", "in_place", "cut", "out_put", "scripted"),
+    *("kept.pt", "replaced.pt", "renamed.pt", "removed.pt", "twice.pt"),
+)
 
 
 @pytest.mark.slow
 def test_whatever_happened_to_a_file_before_it_was_overwritten(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    names = [*THERE, "runs/a.txt", "runs/b.txt"]
+    names = [*THERE, "runs/a.txt", "runs/b.txt", "runs/model.pt"]
     for name in names:
         (tmp_path / name).write_text("OLD")
     (tmp_path / "own.py").write_text(SLY)
@@ -109,7 +125,8 @@ def test_whatever_happened_to_a_file_before_it_was_overwritten(tmp_path: Path) -
         "added": "OLDmore"  # what is added to overwrites nothing
     }
     left = {path.name for path in tmp_path.iterdir()} - {*THERE, "runs", "own.py", "report.json", "out", ".stoker"}
-    assert left == {"rotated.1", "runs_before", "best-last.pt", "best-kept.pt"}  # no checkpoint of the run's own
+    assert left == {"runs_before", "best-last.pt", "best-kept.pt"}  # no checkpoint of the run's own
+    assert (tmp_path / "rotated").stat().st_nlink == 1
     assert not list(tmp_path.rglob(".stoker-*"))
 
 
@@ -137,6 +154,83 @@ def test_after_kill_9_of_everybody_the_next_command_puts_it_back(tmp_path: Path)
     done = doctor(tmp_path, sys.executable, "-c", "")
     assert "put back" in done.stderr
     assert (tmp_path / "weights.bin").read_text() == "precious"
+
+
+def test_a_restore_that_dies_in_the_middle_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, before, after = tmp_path / "run", tmp_path / "a", tmp_path / "b"
+    for folder in (run, before, after):
+        folder.mkdir()
+    (after / "model.pt").write_text("precious")
+    (before / "model.pt").write_text("of the run")
+    lines = [{"made": str(tmp_path / "x")}, {"moved": [str(before), str(after)]}, {"made": str(before / "model.pt")}]
+    (run / JOURNAL).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    unlink = Path.unlink
+
+    def die(path: Path, *, missing_ok: bool = False) -> None:
+        if path.name == "x":
+            raise KeyboardInterrupt
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", die)
+    with pytest.raises(KeyboardInterrupt):
+        restore(run)
+    monkeypatch.undo()
+    for _ in range(2):
+        restore(run)
+        assert (before / "model.pt").read_text() == "precious"
+    assert not (run / JOURNAL).exists()
+
+
+def test_two_runs_in_one_folder_leave_it_as_it_was(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.json"
+    metrics.write_text("precious")
+    time.sleep(0.05)  # files are stamped more coarsely than that
+    runs = []
+    for name in ("a", "b"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        open_journal(tmp_path / "runs" / name)
+        runs.append(Originals(tmp_path / "runs" / name, time.time()))
+        time.sleep(0.05)
+        runs[-1].losing(metrics)
+        metrics.write_text(f"of {name}")
+        time.sleep(0.05)
+    restore(tmp_path / "runs" / "a")
+    assert metrics.read_text() == "precious"
+    runs[1].losing(metrics)
+    metrics.write_text("of b again")
+    restore(tmp_path / "runs" / "b")
+    assert metrics.read_text() == "precious"
+
+
+def test_what_was_written_after_a_killed_run_is_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "runs" / "a"
+    run.mkdir(parents=True)
+    (run / "kept").write_text("of last month")
+    (run / "kept2").write_text("precious")
+    paths = {name: tmp_path / name for name in ("metrics.json", "model.pt", "weights.bin", "last.pt")}
+    lines = [
+        {"owner": 1, "born": "never"},
+        {"path": str(paths["metrics.json"]), "kept": str(run / "kept")},
+        {"made": str(paths["model.pt"])},
+        {"path": str(paths["weights.bin"]), "kept": str(run / "kept2")},
+        {"made": str(paths["last.pt"])},
+    ]
+    (run / JOURNAL).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for name, path in paths.items():
+        path.write_text(f"{name} of the run")
+    an_hour_ago = time.time() - 3600
+    for path in [*run.iterdir(), *paths.values()]:
+        os.utime(path, (an_hour_ago, an_hour_ago))
+    for name in ("metrics.json", "model.pt"):  # a real training, since then
+        paths[name].write_text("real")
+    assert recover(tmp_path) == [str(paths["weights.bin"])]
+    found = {name: path.read_text() for name, path in paths.items() if path.exists()}
+    assert found == {"metrics.json": "real", "model.pt": "real", "weights.bin": "precious"}
+    assert (run / "kept").read_text() == "of last month"
+    assert str(run / "kept") in capsys.readouterr().err
+    assert recover(tmp_path) == []
 
 
 def test_nobody_puts_back_what_a_living_run_has_moved(tmp_path: Path) -> None:

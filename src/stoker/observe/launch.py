@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from stoker.observe.meters import Meters, machine
 from stoker.observe.options import Options
 from stoker.observe.originals import open_journal, restore
 from stoker.records.codec import encode
+from stoker.records.observed import TRAINING
 
 ATTACH = Path(__file__).parent / "attach"
 TICK_S = 0.5
@@ -30,6 +32,8 @@ PATIENCE_S = 20.0
 """How long a script may take to end once the doctor has seen enough."""
 LAST_CALL_S = 5.0
 SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+PASSED_ON = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT}
+"""What a scheduler says to a script, and the script understands by itself."""
 FROM_KERNEL = 0x80
 """`si_code` of a signal that the terminal sent to the whole group: the child has it already."""
 PDEATHSIG, SUBREAPER = 1, 36
@@ -92,7 +96,7 @@ def launch(
     """
     libc = ctypes.CDLL(None)
     libc.prctl(SUBREAPER, 1, 0, 0, 0)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS, signal.SIGCHLD})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS, *PASSED_ON, signal.SIGCHLD})
 
     def in_child() -> None:
         if not outlives:
@@ -101,13 +105,24 @@ def launch(
 
     try:
         environment = prepare(command, directory, options)
-        child = subprocess.Popen(command, env={**os.environ, **environment}, preexec_fn=in_child)  # noqa: PLW1509
+        child = _started(command, {**os.environ, **environment}, in_child)
         ended = _Watch(child, directory, on_tick, Meters(child.pid, room), tick_s).until_the_end()
         write(directory, "end.json", {"end_ns": time.perf_counter_ns(), **encode_end(ended)})
     finally:
         restore(directory)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return ended
+
+
+def _started(
+    command: Sequence[str], environment: dict[str, str], in_child: Callable[[], None]
+) -> "subprocess.Popen[bytes]":
+    try:
+        return subprocess.Popen(command, env=environment, preexec_fn=in_child)  # noqa: PLW1509
+    except OSError as error:
+        raise UsageError(
+            f"{command[0]} could not be started: {error.strerror}; expected a program or script"
+        ) from error
 
 
 def encode_end(ended: Ended) -> dict[str, int | bool]:
@@ -168,8 +183,12 @@ class _Watch:
         return Ended(self._child.returncode, self._interrupts > 0, self._enough_since > 0)
 
     def _wait(self) -> None:
-        info = signal.sigtimedwait({*SIGNALS, signal.SIGCHLD}, self._wait_s)
+        info = signal.sigtimedwait({*SIGNALS, *PASSED_ON, signal.SIGCHLD}, self._wait_s)
         if info is None or info.si_signo == signal.SIGCHLD:
+            return
+        if info.si_signo in PASSED_ON:
+            if info.si_code != FROM_KERNEL and self._child.poll() is None:
+                self._child.send_signal(info.si_signo)
             return
         self._interrupts += 1
         if self._child.poll() is not None:
@@ -212,7 +231,7 @@ class _Watch:
             return process.pid in pids or (self._words != [] and _words(process.pid) == self._words)
 
         def left() -> bool:
-            pids = {int(path.name.split("-")[1]) for path in self._directory.glob("*.events")}
+            pids = {int(path.name.split("-")[1]) for path in self._directory.glob("*.events") if _trains(path)}
             return any(in_background(process, pids) for process in psutil.Process().children(recursive=True))
 
         time.sleep(0.05)
@@ -221,6 +240,14 @@ class _Watch:
             self._on_tick()
             while os.waitpid(-1, os.WNOHANG)[0] if psutil.Process().children() else 0:
                 pass
+
+
+def _trains(events: Path) -> bool:
+    """True if a process has trained: others that it left behind, such as a dashboard, are none of the run."""
+    found = array("q")
+    data = events.read_bytes()
+    found.frombytes(data[: len(data) // found.itemsize * found.itemsize])
+    return any(code >> 1 & 127 in TRAINING for code in found[1::2])
 
 
 def _words(pid: int) -> list[str]:

@@ -26,6 +26,8 @@ WITH_DEFAULT = 2
 """Arguments of `next(iterator, default)`, which never raises."""
 CAN_BEAR = ("lightning", "pytorch_lightning", "accelerate", "transformers")
 """Loops that call `next()` by hand and are known to take an early end well."""
+MOST_HANDLERS, NAMES_BEFORE = 8, 6
+"""Handlers around a line that are looked at, and instructions before a match among which its names are."""
 MOST_TEXT = 400
 """Letters of an error that is noted."""
 
@@ -249,6 +251,26 @@ def _bears(code: CodeType, offset: int) -> bool:
         return True
     if instruction.opname == "CALL" and instruction.arg == WITH_DEFAULT:
         return "next" in code.co_names
+    return "StopIteration" in code.co_names and _is_handled(code, offset)
+
+
+def _is_handled(code: CodeType, offset: int) -> bool:
+    """True if a StopIteration that is raised here comes to a handler of its own, also through a `with` or `finally`."""
     entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]  # noqa: SLF001  3.11 has no public way
-    handled = any(entry.start <= offset < entry.end for entry in entries)
-    return handled and "StopIteration" in code.co_names
+    instructions = list(dis.get_instructions(code))
+    for _ in range(MOST_HANDLERS):
+        entry = next((one for one in entries if one.start <= offset < one.end), None)
+        if entry is None:
+            return False
+        handler = [one for one in instructions if one.offset >= entry.target]
+        matches = [i for i, one in enumerate(handler) if one.opname in ("CHECK_EXC_MATCH", "RERAISE")]
+        for i in matches:
+            if handler[i].opname == "RERAISE":  # none of its clauses: on to whoever is around it
+                offset = handler[i].offset
+                break
+            names = handler[max(i - NAMES_BEFORE, 0) : i]
+            if any(one.opname.startswith("LOAD") and one.argval == "StopIteration" for one in names):
+                return True
+        else:
+            return False
+    return False

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from stoker.observe.private import private_bytes
 from stoker.records.observed import Machine, Meter
 
 MEMORY_SHARE = 0.005
@@ -75,16 +76,6 @@ class Meters:
                 self._private[str(process.pid)] = size
         took = time.perf_counter() - start
         self._rested_s = time.perf_counter() + took / MEMORY_SHARE
-
-
-def private_bytes(pid: int) -> int | None:
-    """Memory that only this process has, and that its end would free."""
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except OSError:
-        return None
-    kib = [int(line.split()[1]) for line in text.splitlines() if line.startswith(("Private_", "Pss_Shmem"))]
-    return sum(kib) * 1024 if kib else None
 
 
 def machine() -> Machine:

@@ -7,10 +7,11 @@ after kill -9 of all of them, the next command does.
 
     {"path": …, "kept": …}     an original, and where it lies meanwhile
     {"moved": […, …]}          a folder that was there, from one name to another
-    {"made": …}                a checkpoint where there was none
+    {"made": …}                a checkpoint, or another name of an original, where there was nothing
 """
 
 import json
+import math
 import os
 import sys
 import tempfile
@@ -23,6 +24,8 @@ from stat import S_IMODE, S_ISLNK, S_ISREG
 from typing import Any
 
 JOURNAL = "originals.jsonl"
+GRACE_S = 5.0
+"""What may lie between the last sign of a run and the last file it wrote."""
 NEW_FILES = 50
 """How many names of new files are kept for the report."""
 _NOT_FILES = ("/proc/", "/dev/", "/sys/")
@@ -168,6 +171,7 @@ class Originals:
             self._forget(name)
         if moves:
             self._moved.add(after)
+            self._write({"made": after})
         if before in self._made:
             del self._made[before]
             self._new(after)
@@ -198,8 +202,17 @@ class Originals:
             found = os.lstat(name)
         except OSError:
             return False
-        kind = S_ISREG(found.st_mode) or S_ISLNK(found.st_mode)
-        return kind and (found.st_ctime_ns < self._started_ns or name in self._touched)
+        if not (S_ISREG(found.st_mode) or S_ISLNK(found.st_mode)):
+            return False
+        # One that another run has put back meanwhile has its old time of change only in its bytes.
+        older = min(found.st_ctime_ns, found.st_mtime_ns) < self._started_ns
+        return (older or name in self._touched) and not self._is_anothers(name)
+
+    def _is_anothers(self, name: str) -> bool:
+        """True if another run in this place, which goes on, has written this file: it will put the original back."""
+        own = Path(self._directory)
+        journals = [path for path in own.parent.glob(f"*/{JOURNAL}") if path.parent != own]
+        return any(json.dumps(name) in path.read_text() for path in journals)
 
     @contextmanager
     def _kept(self, name: str) -> Iterator[str]:
@@ -241,30 +254,42 @@ def open_journal(directory: Path) -> None:
     (directory / JOURNAL).write_text(json.dumps(owner) + "\n")
 
 
-def restore(directory: Path) -> list[str]:
-    """Put everything back, the last change first; returns the paths. What cannot be put back stays in the journal."""
+def restore(directory: Path, until_s: float = math.inf) -> list[str]:
+    """Put everything back, the last change first; returns the paths. What cannot be put back stays in the journal.
+
+    What was written after `until_s` is somebody else's, and stays.
+    """
     journal = directory / JOURNAL
-    entries = _entries(journal)
     back: set[str] = set()
     stuck = []
-    for entry in reversed(entries):
+    for entry, at in reversed(_entries(journal)):
         try:
-            _undo(entry, back)
+            if not _is_newer(entry, until_s):
+                _undo(entry, back)
         except OSError as error:
             stuck.append(entry)
-            where = entry.get("kept") or entry["moved"][1]
-            print(
-                f"stoker: {entry.get('path') or entry['moved'][0]} could not be put back ({error}); it lies at {where}",
-                file=sys.stderr,
-            )
-    for entry in entries:
-        if "made" in entry and entry["made"] not in back:
-            Path(entry["made"]).unlink(missing_ok=True)
+            told = entry.get("path") or entry.get("made") or " and ".join(entry["moved"])
+            lies = f"; it lies at {entry['kept']}" if "kept" in entry else ""
+            print(f"stoker: {told} could not be put back ({error}){lies}", file=sys.stderr)
+        os.truncate(journal, at)  # whoever is killed here must not take it back twice
     if stuck:
         journal.write_text("".join(json.dumps(entry) + "\n" for entry in reversed(stuck)))
     else:
         journal.unlink(missing_ok=True)
     return sorted(back)
+
+
+def _is_newer(entry: dict[str, Any], until_s: float) -> bool:
+    """True if what lies where this would be put back came later; then it is said where the earlier one is."""
+    place = entry.get("path") or entry.get("made") or entry.get("moved", [""])[0]
+    try:
+        newer = os.lstat(place).st_mtime > until_s
+    except OSError:
+        return False
+    if newer and os.path.lexists(entry.get("kept", "")):
+        said = f"{place} was written after a run that was killed had moved the one before to {entry['kept']}"
+        print(f"stoker: {said}; both are left as they are", file=sys.stderr)
+    return newer
 
 
 def _undo(entry: dict[str, Any], back: set[str]) -> None:
@@ -273,6 +298,8 @@ def _undo(entry: dict[str, Any], back: set[str]) -> None:
         Path(entry["path"]).parent.mkdir(parents=True, exist_ok=True)
         os.replace(entry["kept"], entry["path"])  # noqa: PTH105
         back.add(entry["path"])
+    elif "made" in entry:
+        Path(entry["made"]).unlink(missing_ok=True)
     elif "moved" in entry and os.path.lexists(entry["moved"][1]):
         before, after = map(Path, entry["moved"])
         if os.path.lexists(before):  # the script has made a new one: they change names
@@ -288,26 +315,35 @@ def recover(home: Path) -> list[str]:
     """Put back what runs left that were killed together with those who had started them, and say so."""
     back = []
     for journal in home.glob(f"**/{JOURNAL}"):
-        owner = next((entry for entry in _entries(journal) if "owner" in entry), None)
+        owner = next((entry for entry, _ in _entries(journal) if "owner" in entry), None)
         if owner is None or _born(owner["owner"]) != owner["born"]:
-            back += restore(journal.parent)
+            back += restore(journal.parent, _last_sign_s(journal.parent) + GRACE_S)
     for path in back:
         print(f"stoker: put back {path}, which an earlier run that was killed had overwritten", file=sys.stderr)
     return back
 
 
-def _entries(journal: Path) -> list[dict[str, Any]]:
+def _last_sign_s(directory: Path) -> float:
+    """When a run last wrote something down, which it does all the time."""
+    return max((path.stat().st_mtime for path in directory.iterdir()), default=0.0)
+
+
+def _entries(journal: Path) -> list[tuple[dict[str, Any], int]]:
+    """What the journal says, and where in it."""
     try:
-        lines = journal.read_text().splitlines()
+        lines = journal.read_bytes().splitlines(keepends=True)
     except OSError:
         return []
-    entries = []
+    entries, at = [], 0
     for line in lines:
         try:
-            entries.append(json.loads(line))
+            entry = json.loads(line)
         except ValueError:
-            continue  # torn by a kill; nothing had been moved yet
-    return [entry for entry in entries if isinstance(entry, dict)]
+            entry = None  # torn by a kill; nothing had been moved yet
+        if isinstance(entry, dict):
+            entries.append((entry, at))
+        at += len(line)
+    return entries
 
 
 def _born(pid: int) -> str | None:

@@ -70,8 +70,8 @@ class Pace:
     """Decides when an epoch may end. Says nothing at all with `--whole`."""
 
     def __init__(self, options: Options, recorder: Recorder, directory: Path) -> None:
-        self.whole = options.whole
-        self.look_ns = NEVER if options.whole else 0
+        self.whole = options.whole or Ranks.are_elsewhere()
+        self.look_ns = NEVER if self.whole else 0
         """From when on it is asked again whether an epoch is over: fast steps need not ask each time."""
         self._cycle = options.cycle
         self.backwards = 0
@@ -90,6 +90,8 @@ class Pace:
         self._optimizers = 0
         self._passes: Counter[int] = Counter()
         self._ranks = Ranks(directory)
+        if self.whole and not options.whole:
+            recorder.note("trouble", text="some ranks were not started from here, so every epoch runs to its end")
         self._enough = False
         self._told = 0
 
@@ -237,6 +239,12 @@ class Ranks:
         self.several = os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1")
         self._leads = os.environ.get("RANK", "0") == "0"
         self._directory = directory
+
+    @staticmethod
+    def are_elsewhere() -> bool:
+        """True if some ranks were not started by us: they would not know that ours have stopped, and wait for ever."""
+        world = os.environ.get("WORLD_SIZE", "1")
+        return world not in ("", "0", "1") and os.environ.get("LOCAL_WORLD_SIZE") != world
 
     def agree(self, epoch: Epoch, wish: str) -> str:
         """What all ranks do at this batch."""

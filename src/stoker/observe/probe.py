@@ -21,7 +21,7 @@ from stoker.observe.options import BUDGET_SHARE
 from stoker.observe.probe_ahead import Held, Room
 from stoker.observe.probe_bench import Orders
 from stoker.observe.probe_container import Limits, Schedule
-from stoker.observe.probe_gather import Shapes, compiled, gathered
+from stoker.observe.probe_gather import Shapes, about, compiled, gathered
 from stoker.observe.probe_hand import ByHand
 from stoker.observe.probe_inspect import Inspector, note_inspection
 from stoker.observe.probe_reading import BENCH_S, Readings
@@ -84,8 +84,9 @@ class Probes:
         self._times: deque[tuple[int, int]] = deque(maxlen=64)
         self._delivered_ns = self._since_ns = self._queued_ns = 0
         self._real = 0
-        self._loader: Any = None
         self._number = 0
+        self._about: tuple[int, dict[str, Any]] = 0, {}
+        """What there is to say of the loader that is tried; it itself may go whenever the script lets it."""
 
     def orders(self, loader: int | None) -> Orders:
         """The order that a loader's sampler gives."""
@@ -112,7 +113,9 @@ class Probes:
         self._real += 1
         if not self._since_ns:
             self._since_ns, self._queued_ns = self._delivered_ns, self._schedule.queued_ns()
-        self._loader, self._number = epoch.source, epoch.loader
+        self._number = epoch.loader
+        if self._about[0] != epoch.loader:
+            self._about = epoch.loader, about(epoch.source)
         self._shapes.see(batch)
 
     def stepped(self, optimizer: int) -> None:
@@ -150,7 +153,7 @@ class Probes:
         self._kept = None
         self._limits.read()
         orders = self.orders(self._number)
-        facts = gathered(self._torch, self._loader, self._shapes) | {"indices_in_sequence": orders.in_sequence()}
+        facts = gathered(self._torch, self._shapes) | self._about[1] | {"indices_in_sequence": orders.in_sequence()}
         self._recorder.note("gathered", **facts, container=self._limits.facts())
 
     # ---- when

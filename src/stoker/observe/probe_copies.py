@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import io
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,8 +37,10 @@ class Own:
             back()
 
 
-def _putting_back(value: Any) -> Callable[[], None] | None:
-    """What puts a generator of random numbers back to where it stands; None for all other things."""
+def _putting_back(value: Any) -> Callable[[], object] | None:
+    """What puts a file, or a generator of random numbers, back to where it stands; None for all other things."""
+    if isinstance(value, io.IOBase):
+        return functools.partial(value.seek, value.tell()) if not value.closed and value.seekable() else None
     if type(value).__module__.partition(".")[0] not in {"random", "numpy", "torch"}:
         return None
     if hasattr(value, "bit_generator"):

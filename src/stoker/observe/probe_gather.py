@@ -30,18 +30,19 @@ class Shapes:
         return len(self) >= FEWEST and len(self) > NOVEL * self.batches
 
 
-def gathered(torch: Any, loader: Any, shapes: Shapes) -> dict[str, Any]:
+def gathered(torch: Any, shapes: Shapes) -> dict[str, Any]:
     """The facts, as they are noted at the end."""
     facts: dict[str, Any] = {"shapes": len(shapes), "shaped_batches": shapes.batches}
-    facts |= _compiling()
-    collate = getattr(loader, "collate_fn", None)
-    facts["default_collate"] = getattr(collate, "__module__", "").startswith("torch.utils.data")
-    facts["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
-    dataset = getattr(loader, "dataset", None)
-    if dataset is not None:
-        whole = loader.batch_sampler is None  # then the data set itself is asked for a batch at a time
-        facts["batched_fetch"] = whole or hasattr(dataset, "__getitems__")
-    return facts
+    return facts | _compiling() | {"cudnn_benchmark": bool(torch.backends.cudnn.benchmark)}
+
+
+def about(loader: Any) -> dict[str, Any]:
+    """How batches are put together."""
+    whole = loader.batch_sampler is None  # then the data set itself is asked for a batch at a time
+    return {
+        "default_collate": str(getattr(loader.collate_fn, "__module__", "")).startswith("torch.utils.data"),
+        "batched_fetch": whole or hasattr(loader.dataset, "__getitems__"),
+    }
 
 
 def shape_of(part: Any) -> tuple[int, ...] | None:

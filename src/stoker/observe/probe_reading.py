@@ -1,5 +1,6 @@
 """Which readings of the user's data set are worth their time: with one worker, in a second process, with more."""
 
+import io
 import multiprocessing
 import os
 from contextlib import suppress
@@ -31,6 +32,8 @@ class Readings:
     def can(self, loader: Any, name: str) -> bool:
         """Some loaders cannot be asked: a stream has no order, and workers that are not forked start too slowly."""
         if isinstance(loader.dataset, self._torch.utils.data.IterableDataset):
+            return False
+        if not loader.num_workers and any(map(_is_used_up, getattr(loader.dataset, "__dict__", {}).values())):
             return False
         if name == "bench":
             return True
@@ -74,6 +77,11 @@ class Readings:
 
     def _read(self, loader: Any, name: str, plan: tuple[list[Any], list[str]], **how: Any) -> None:
         probe_bench.run(self._torch, loader, name, plan, self._recorder, **how)
+
+
+def _is_used_up(value: Any) -> bool:
+    """True for an iterator: what is taken from one that a data set holds, the script would miss."""
+    return hasattr(value, "__next__") and not isinstance(value, io.IOBase)
 
 
 def starts_anew(loader: Any) -> bool:

@@ -20,6 +20,9 @@ from stoker.observe.recorder import Recorder
 from stoker.observe.spans import spanned
 from stoker.records.observed import Kind
 
+PATHS = {"path", "file", "f"}
+"""What those who open a path call it."""
+
 
 class Saves:
     """The paths a script saved to, and where the bytes really are."""
@@ -147,6 +150,8 @@ class Saves:
         def read(*args: Any, **kwargs: Any) -> Any:
             if args:
                 args = (self._where.get(_key(args[0]), args[0]), *args[1:])
+            for name in PATHS & kwargs.keys():
+                kwargs[name] = self._where.get(_key(kwargs[name]), kwargs[name])
             return original(*args, **kwargs)
 
         return read
@@ -154,34 +159,43 @@ class Saves:
     _stat = _read
 
     def _remove(self, original: Any) -> Any:
+        """What was saved goes, and what it stands for too: `originals` keeps that."""
+
         @functools.wraps(original)
         def remove(path: Any, *args: Any, **kwargs: Any) -> None:
-            scratch = self._where.pop(_key(path), None)
-            original(path if scratch is None else scratch, *args, **kwargs)
+            self._drop(path)
+            original(path, *args, **kwargs)
 
         return remove
 
     _unlink = _remove
 
     def _replace(self, original: Any) -> Any:
+        """What was saved gets its new name for good; `originals` keeps what lay there, and at the old name."""
+
         @functools.wraps(original)
         def replace(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
+            self._drop(dst)
             scratch = self._where.pop(_key(src), None)
-            if scratch is None:
+            if scratch is None or self._originals is None:
                 original(src, dst, *args, **kwargs)
                 return
-            replaced = self._where.get(_key(dst))
-            if replaced is not None:
-                Path(replaced).unlink(missing_ok=True)
-            self._where[_key(dst)] = scratch
+            self._originals.leaves_room(os.fspath(dst))
+            os.remove(src)  # noqa: PTH107
+            original(scratch, dst)
 
         return replace
 
     _rename = _replace
 
+    def _drop(self, path: Any) -> None:
+        scratch = self._where.pop(_key(path), None)
+        if scratch is not None:
+            Path(scratch).unlink(missing_ok=True)
+
 
 def _key(path: Any) -> str:
     """What two spellings of one path have in common; nothing for what is no path."""
-    if not isinstance(path, (str, os.PathLike)):
+    if not isinstance(path, (str, bytes, os.PathLike)):
         return ""
     return os.path.abspath(os.fsdecode(path))  # noqa: PTH100

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from stoker.observe import probe_making
-from stoker.observe.meters import private_bytes
 from stoker.observe.patches import Patches
+from stoker.observe.private import private_bytes
 from stoker.observe.probe_counts import COUNTS, fingerprint, threads
 from stoker.observe.recorder import Recorder, about_process, clock
 
