@@ -42,13 +42,13 @@ pictures: .venv/.installed-dev
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Stoker needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
 
-.venv/.installed: .venv/bin/python pyproject.toml constraints.txt
+.venv/.installed: .venv/bin/python pyproject.toml constraints.txt hatch_build.py src/stoker/loader/source/runs.c
 	@echo "Installing Stoker into .venv (torch is large: a few minutes the first time) ..."
 	$(PIP) --editable '.[all]'
 	$(COMPILE) .venv src || true
 	@touch $@
 
-.venv/.installed-dev: .venv/bin/python pyproject.toml constraints.txt
+.venv/.installed-dev: .venv/bin/python pyproject.toml constraints.txt hatch_build.py src/stoker/loader/source/runs.c
 	@echo "Installing Stoker and its development tools into .venv (a few minutes the first time) ..."
 	$(PIP) --editable '.[dev]'
 	$(COMPILE) .venv || true

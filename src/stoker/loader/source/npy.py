@@ -1,7 +1,7 @@
 """Shards of a structured or plain dtype in .npy files, memory-mapped and never copied whole.
 
-All shards are one address range for the gather: a batch is one `index_select` of byte runs per field, wherever its
-rows lie, however odd the row size, straight into the batch's buffer.
+All shards are one address range for the gather: a batch is one gather of byte runs, wherever its rows lie, however odd
+the row size, straight into the batch's buffers.
 """
 
 import errno
@@ -126,6 +126,8 @@ class NpySource(Source):
         row = self._shards[0][1].row_dtype
         self._columns = _columns(row, columns)
         self.fields = tuple(column.field for column in self._columns)
+        self._offsets = np.array([column.offset for column in self._columns], np.int64)
+        self._sizes = np.array([column.row_bytes for column in self._columns], np.int64)
         self._stride = self._shards[0][1].row_bytes
         self.row_bytes = float(self._stride)
         self._starts = np.concatenate([[0], np.cumsum([rows for _, _, rows in self._shards])])
@@ -180,21 +182,19 @@ class NpySource(Source):
             ) from error
 
     def gather(self, pick: Pick, lease: Lease) -> Batch:
-        """One `index_select` per field, from the mapped rows into the batch's buffers."""
+        """One copy per field of a row, from the mapped files into the batch's buffers."""
         if time.perf_counter() > self._check_due_s:
             self._check()
         begins = self._addresses(pick.rows)
-        batch: Batch = {}
         faults = _major_faults()
-        for column in self._columns:
-            tensor, raw = lease(len(pick.rows), column.field.shape, column.field.dtype)
-            self._memory.fixed(begins + column.offset, column.row_bytes, raw)
+        leased = [lease(len(pick.rows), column.field.shape, column.field.dtype) for column in self._columns]
+        self._memory.parts(begins, self._offsets, self._sizes, [raw for _, raw in leased])
+        for column, (tensor, _) in zip(self._columns, leased, strict=True):
             if column.swapped:
                 tensor.numpy().byteswap(inplace=True)
-            batch[column.field.name] = tensor
         if _major_faults() != faults:
             self._cold = True
-        return batch
+        return {field.name: tensor for field, (tensor, _) in zip(self.fields, leased, strict=True)}
 
     def _addresses(self, rows: Ints) -> Ints:
         shard = 0 if len(self._shards) == 1 else np.searchsorted(self._starts, rows, side="right") - 1

@@ -1,9 +1,13 @@
 """Gathers of byte runs from anywhere in memory, without the GIL: a range of addresses as one array.
 
-Addresses must lie in memory that the caller keeps alive and that is known to hold the runs.
+Addresses must lie in memory that the caller keeps alive and that is known to hold the runs. `runs.c` does the copying
+where it could be compiled; torch and Arrow do it elsewhere, one field after the other and with a copy more.
 """
 
+import ctypes
+from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +17,19 @@ from stoker.loader.source.blocks import Bytes, Ints
 
 _FEW = 8
 """So few runs are copied one by one."""
+
+
+def _compiled(name: str, arguments: int) -> Any:
+    """A function of `runs.c`, all of whose arguments are addresses or counts; None where it was not compiled."""
+    try:
+        found = getattr(ctypes.CDLL(str(Path(__file__).with_name("libruns.so"))), name)
+    except (OSError, AttributeError):
+        return None
+    found.argtypes, found.restype = [ctypes.c_int64] * arguments, None
+    return found
+
+
+_copy_runs, _copy_parts = _compiled("stoker_runs", 4), _compiled("stoker_parts", 6)
 
 
 class _Span:
@@ -42,6 +59,16 @@ class Memory:
         """Copy `size` bytes from each address into a row of `out`."""
         torch.index_select(self.rows(size), 0, torch.from_numpy(begins - self.low), out=out)
 
+    def parts(self, begins: Ints, offsets: Ints, sizes: Ints, outs: Sequence[torch.Tensor]) -> None:
+        """Copy parts of the row at each address, the i-th one into the rows of the i-th of `outs`."""
+        if _copy_parts is None:
+            for offset, size, out in zip(offsets.tolist(), sizes.tolist(), outs, strict=True):
+                self.fixed(begins + offset, size, out)
+            return
+        addresses = np.array([out.data_ptr() for out in outs], np.int64)
+        tables = [array.ctypes.data for array in (addresses, offsets, sizes)]
+        _copy_parts(*tables, len(outs), begins.ctypes.data, len(begins))
+
     def bounds(self, begins: Ints, width: int) -> tuple[Ints, Ints]:
         """The two neighbouring offsets of `width` bytes at each address: where a list begins, and where it ends."""
         raw = torch.empty((len(begins), 2 * width), dtype=torch.uint8)
@@ -51,6 +78,10 @@ class Memory:
 
     def ragged(self, begins: Ints, sizes: Ints, out: torch.Tensor) -> None:
         """Copy the runs of `sizes` bytes that begin at `begins` into `out`, one after the other."""
+        if _copy_runs is not None:
+            begins, sizes = np.ascontiguousarray(begins), np.ascontiguousarray(sizes)
+            _copy_runs(out.data_ptr(), begins.ctypes.data, sizes.ctypes.data, len(begins))
+            return
         target = out.numpy().reshape(-1)
         starts = begins - self.low
         if len(starts) <= _FEW:
