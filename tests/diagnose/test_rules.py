@@ -364,3 +364,34 @@ def test_turns_that_differ_too_much_do_not_speak_against_more_workers() -> None:
     assert "too-few-workers" not in found(run(0.07, 0.071))
     assert found(run(0.037, 0.11))["too-few-workers"].confidence == noise.UNTRIED
     assert found(run(0.037, 0.039))["too-few-workers"].confidence > noise.UNTRIED
+
+
+def test_many_operations_on_next_to_nothing_are_launch_bound_on_the_host_too() -> None:
+    def run(moved_bytes: float | None, **changes: Any) -> Facts:
+        inspection = inspected(**{"flops": 1e6, "moved_bytes": moved_bytes, **changes})
+        busy = facts(device_step_s=None, main_cpu_s=0.09, probes=Probes(inspection=inspection))
+        return phases(busy, forward=0.05, backward=0.05)
+
+    gain = found(run(1e6))["launch-bound"].gain_max
+    assert gain is not None
+    assert gain > 10
+    assert "launch-bound" not in found(run(3e8))  # their work is most of the step
+    assert "launch-bound" not in found(run(1e6, flops=1e9))
+    assert "launch-bound" not in found(run(1e6, ops=100))
+    assert "launch-bound" not in found(run(None))  # recorded before it was measured
+
+
+def test_only_what_the_first_epoch_waited_longer_is_a_cold_cache() -> None:
+    def run(waits_s: tuple[float, float], steps_s: tuple[float, float]) -> Facts:
+        steps = tuple(
+            dataclasses.replace(
+                step, epoch=int(i >= 50), seconds=steps_s[i >= 50], parts={"data_wait": waits_s[i >= 50]}
+            )
+            for i, step in enumerate(facts().named.steps)
+        )
+        cold = [row(begin_ns=i, end_ns=i + 10, samples=1, blocked_s=0.1 if i < 50 else 0.0) for i in range(150)]
+        return named(waiting(makers=(worker(batches=tuple(cold)),), compute_s=0.09), steps=steps)
+
+    gain = found(run((0.3, 0.0), (0.5, 0.1)))["cold-cache"].gain_max
+    assert gain == pytest.approx(1 + 0.3 / (3 * 0.1))
+    assert "cold-cache" not in found(run((0.01, 0.0), (0.5, 0.1)))  # others had the cores then

@@ -4,7 +4,7 @@ import math
 
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
-from stoker.diagnose.facts import Facts
+from stoker.diagnose.facts import MODEL, Facts
 from stoker.records.diagnosis import Finding
 
 HALF_SPEED_UP = 8.0
@@ -14,7 +14,6 @@ NOVEL = 0.3
 NEW_SHAPE = 1.15
 """Real steps against replayed ones, whose shapes are known."""
 FILLS = 0.9
-MODEL = ("forward", "loss", "backward", "optimizer", "zero_grad")
 MODEL_SHARE = 0.85
 """Where the model runs on the host itself, its phases are its work."""
 RECOMPILES = 4

@@ -19,6 +19,8 @@ IDLE_CORES = 0.4
 """Less than this is no idle core, just a gap."""
 ALONE_SHARE = 0.5
 """Making a batch with the cores to itself, of a computed step: below, others who use the machine are why it is late."""
+MODEL = ("forward", "loss", "backward", "optimizer", "zero_grad")
+"""The phases of a step that are the model's."""
 NOISE = 1.03
 """What must be left of a gain when the slowest replay is held against it."""
 

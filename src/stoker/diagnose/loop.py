@@ -2,11 +2,11 @@
 
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
-from stoker.diagnose.facts import Facts
+from stoker.diagnose.facts import MODEL, Facts
 from stoker.diagnose.logs import log_lines, logging_stall, logs
 from stoker.records.diagnosis import Finding
 from stoker.records.observed import ARG, Kind
-from stoker.records.probes import LineOps
+from stoker.records.probes import Inspection, LineOps
 
 EACH_STEP = 0.5
 """Syncs in a step from which they count as "in every step"."""
@@ -15,6 +15,10 @@ IN_ONE_CALL, PICKING = 48, 0.15
 uses one and the same weight in one call: a stack of layers does neither."""
 ENTRIES = IN_ONE_CALL // 3
 """How often it goes into torch for them: a loop in Python does so in each round, a recurrent layer of torch's once."""
+HOST_BYTES_PER_S, HOST_FLOPS_PER_S = 4e9, 8e9
+"""One slow core at work on tensors: what operations take at these rates is the most that their work can take."""
+TINY_OPS, LAUNCHED = 200, 0.75
+"""Operations in a step, and the share of its time that goes into starting them rather than into their work."""
 HOST_BUSY = 0.75
 """Device busy share of a replayed step below which the host is the bound."""
 
@@ -134,12 +138,14 @@ def _line_s(facts: Facts, file: str, number: int) -> float:
 def launch_bound(facts: Facts) -> Finding | None:
     """The host is busy starting operations, the device waits for them."""
     inspected = facts.probes.inspection
-    if inspected is None or not facts.compute_s or facts.device_step_s is None or facts.main_cpu_s is None:
+    if inspected is None or not facts.compute_s or facts.main_cpu_s is None:
         return None
+    if facts.device_step_s is None:
+        return _launched_here(facts, inspected)
     idle_s = facts.compute_s - facts.device_step_s - facts.step_part("sync") - facts.step_part("transfer")
     if facts.device_step_s > HOST_BUSY * facts.compute_s or facts.main_cpu_s < 0.5 * facts.compute_s:
         return None
-    model_s = sum(facts.step_part(name) for name in ("forward", "loss", "backward", "optimizer", "zero_grad"))
+    model_s = sum(facts.step_part(name) for name in MODEL)
     if inspected.ops < 60 or model_s < 0.5 * facts.compute_s:  # noqa: PLR2004  it is the script's own code then
         return None
     gain = facts.step_s / max(facts.step_s - min(max(idle_s, 0.0), model_s), facts.device_step_s)
@@ -154,6 +160,27 @@ def launch_bound(facts: Facts) -> Finding | None:
         gain=gain,
         off=facts.off("step", "compute"),
         sure=noise.likely(HOST_BUSY * facts.compute_s, facts.device_step_s, facts.off("compute")),
+    )
+
+
+def _launched_here(facts: Facts, inspected: Inspection) -> Finding | None:
+    """The same where the host is the device: tensors so small that their work is next to nothing."""
+    if inspected.moved_bytes is None or inspected.ops < TINY_OPS or facts.main_cpu_s is None:
+        return None
+    work_s = inspected.moved_bytes / HOST_BYTES_PER_S + inspected.flops / HOST_FLOPS_PER_S
+    launched = 1 - work_s / facts.main_cpu_s
+    model_s = sum(facts.step_part(name) for name in MODEL)
+    gain = facts.host_gain(model_s * launched)
+    if launched < LAUNCHED or gain < GAIN:
+        return None
+    return finding(
+        "launch-bound",
+        ("operations in a step", float(inspected.ops), ""),
+        ("host for one operation", facts.main_cpu_s / inspected.ops, "s"),
+        ("bytes that one works on", inspected.moved_bytes / inspected.ops, "B"),
+        ("their work, at most, of a step", 1 - launched, "share"),
+        gain=gain,
+        off=facts.off("step"),
     )
 
 

@@ -237,15 +237,16 @@ def _seen_cold(facts: Facts) -> Finding | None:
         return None
     first, later = min(steps), [value for epoch, values in steps.items() if epoch > min(steps) for value in values]
     first_s, later_s = math.fsum(steps[first]) / len(steps[first]), math.fsum(later) / len(later)
-    waited_s = math.fsum(waits[first]) / len(waits[first])
+    waited = [value for epoch, values in waits.items() if epoch > first for value in values]
+    more_s = math.fsum(waits[first]) / len(waits[first]) - math.fsum(waited) / len(waited)
     rows = sorted((row for worker in facts.makers for row in worker.batches), key=lambda row: row.begin_ns)
     half = max(len(rows) // 4, 1)
     early, late = production(rows[:half]), production(rows[-half:])
     if early is None or late is None or early.blocked_s < WARMED * late.blocked_s or early.blocked_share < 0.3:  # noqa: PLR2004
         return None
     later_s = max(later_s, facts.compute_s or 0.0)  # a host that runs ahead of its device is not faster than it
-    gain = (first_s + (facts.epochs - 1) * later_s) / (facts.epochs * later_s)
-    if gain < GAIN or waited_s < first_s - later_s - 0.2 * first_s:
+    gain = 1 + max(more_s, 0.0) / (facts.epochs * later_s)  # what else made the first epoch slow is none of this
+    if gain < GAIN:
         return None
     return finding(
         "cold-cache",
@@ -255,7 +256,7 @@ def _seen_cold(facts: Facts) -> Finding | None:
         ("waiting for one sample later", late.blocked_s, "s"),
         *_cold_evidence(facts),
         gain=gain,
-        off=facts.data_off,
+        off=noise.together(noise.error(waits[first]) * (1 - 1 / gain), noise.error(later)),
         place=place(facts),
     )
 

@@ -25,7 +25,7 @@ class Inspector:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._ops = 0
+        self._ops = self._bytes = 0
         self._flops: Counter[str] = Counter()
         self._convolutions = self._channels_last = 0
         self._autocast = False
@@ -73,6 +73,9 @@ class Inspector:
         packet = func._overloadpacket  # noqa: SLF001
         name = packet.__name__
         tensors = [arg for arg in args if isinstance(arg, self._torch.Tensor)]
+        if not func.is_view:
+            made = [out] if isinstance(out, self._torch.Tensor) else []
+            self._bytes += sum(tensor.numel() * tensor.element_size() for tensor in (*tensors, *made))
         if packet in registry and tensors:
             self._flops[str(tensors[0].dtype).removeprefix("torch.")] += registry[packet](*args, **kwargs, out_val=out)
         if name in CONVOLUTIONS and tensors and tensors[0].dim() == 4:  # noqa: PLR2004
@@ -133,6 +136,7 @@ class Inspector:
             autocast=self._autocast,
             places=tuple(sorted(self._places)),
             matmul_precision=self._torch.get_float32_matmul_precision(),
+            moved_bytes=float(self._bytes),
         )
 
 

@@ -140,6 +140,7 @@ class Inspection:
     autocast: bool
     matmul_precision: str
     places: tuple[str, ...] = ()  # of all lines that started an operation: file:line
+    moved_bytes: float | None = None  # of all tensors that operations took and made; a view moves nothing
     half_ratio: float | None = None  # what the device itself would gain in half precision, where it could be asked
 
 
