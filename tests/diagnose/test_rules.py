@@ -366,6 +366,18 @@ def test_turns_that_differ_too_much_do_not_speak_against_more_workers() -> None:
     assert found(run(0.037, 0.039))["too-few-workers"].confidence > noise.UNTRIED
 
 
+@pytest.mark.parametrize(("prepares", "logs"), [("json.encoder.iterencode", True), ("torch.functional.norm", False)])
+def test_without_a_loader_a_line_that_logs_what_it_makes_is_no_wait_for_data(prepares: str, logs: bool) -> None:
+    lines = (Line("train.py", 9, "main", prepares), Line("train.py", 9, "main", "logging.StreamHandler.emit"))
+    by_hand = facts(device_step_s=None, facts=None, workers=0, real=None)
+    track = dataclasses.replace(
+        by_hand.track, lines=lines, sample_lines=(0,) * 95 + (1,) * 5, sample_times_ns=tuple(range(100))
+    )
+    run = phases(dataclasses.replace(by_hand, track=track), data_wait=0.08, forward=0.02)
+    waited = dataclasses.replace(run.named.phases[0], name="data_wait")
+    assert ("logging-stall" in found(named(run, phases=(waited, *run.named.phases[1:])))) == logs
+
+
 def test_many_operations_on_next_to_nothing_are_launch_bound_on_the_host_too() -> None:
     def run(moved_bytes: float | None, **changes: Any) -> Facts:
         inspection = inspected(**{"flops": 1e6, "moved_bytes": moved_bytes, **changes})

@@ -15,12 +15,14 @@ LOGGERS = (
     *("torchmetrics.", "torcheval.", "sklearn.metrics."),
 )
 """Modules whose time is logging, also where no hook stands: what counts is what is written down."""
-LOGS = 0.15
-"""A line that is inside a logger for this share of its time logs."""
+LOGS, PREPARES = 0.15, 0.02
+"""A line that is inside a logger for this share of its time logs; one that calls nothing of torch's, for less: the rest
+is what it makes to be logged."""
 ASIDE = 0.6
 """A line that is seen between a step and the next batch for this share of its time has no part in training."""
-PHASES = ("logging", "other")
-"""Where the time of such lines counts; while garbage is collected, it is the collector's."""
+PHASES, GAP = ("logging", "other"), "data_wait"
+"""Where the time of such lines counts, and where too if no loader says what of it is data; while garbage is collected,
+it is the collector's."""
 _TRAINING = {Kind.ITER, Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER}
 _NAMED = {Kind.SYNC, Kind.SAVE, Kind.COPY}
 
@@ -30,10 +32,11 @@ def logging_stall(facts: Facts) -> Finding | None:
     loop_s = facts.named.wall_s - facts.named.startup_s
     lines = log_lines(facts) | _aside(facts)
     on_lines_s = facts.sampled_s(lambda line: (line.file, line.line) in lines)
-    unnamed_s = sum(facts.seconds(phase) for phase in PHASES)
+    phases = PHASES if facts.facts is not None else (*PHASES, GAP)
+    unnamed_s = sum(facts.seconds(phase) for phase in phases)
     logged_s = max(facts.seconds("logging"), min(on_lines_s, unnamed_s))
     share = min(logged_s / loop_s, 1.0) if loop_s > 0 else 0.0
-    in_steps_s = sum(facts.step_part(phase) for phase in PHASES) * logged_s / max(unnamed_s, 1e-9)
+    in_steps_s = sum(facts.step_part(phase) for phase in phases) * logged_s / max(unnamed_s, 1e-9)
     gain = facts.host_gain(max(share * facts.wall_step_s, in_steps_s))
     if gain < GAIN or share < 1 - 1 / GAIN:
         return None
@@ -54,12 +57,14 @@ def logs(line: Line) -> bool:
 
 
 def log_lines(facts: Facts) -> set[tuple[str, int]]:
-    """The lines that log: a good part of their time is inside a logger."""
-    lines = facts.track.lines
-    seen = Counter((lines[i].file, lines[i].line) for i in facts.track.sample_lines)
-    inside = Counter((lines[i].file, lines[i].line) for i in facts.track.sample_lines if logs(lines[i]))
+    """The lines that log: a good part of their time is inside a logger, or prepares what goes there."""
+    lines = [facts.track.lines[i] for i in facts.track.sample_lines]
+    seen = Counter((line.file, line.line) for line in lines)
+    inside = Counter((line.file, line.line) for line in lines if logs(line))
+    computes = {(line.file, line.line) for line in lines if line.leaf.startswith("torch.")}
     hot = {(line.file, line.line) for line in facts.named.hot_lines if line.phase == "logging"}
-    return hot | {place for place, count in inside.items() if count >= LOGS * seen[place] and count > 1}
+    least = {place: LOGS if place in computes else PREPARES for place in inside}
+    return hot | {place for place, count in inside.items() if count >= least[place] * seen[place] and count > 1}
 
 
 def _place(facts: Facts, lines: set[tuple[str, int]]) -> str | None:
