@@ -378,6 +378,14 @@ def test_without_a_loader_a_line_that_logs_what_it_makes_is_no_wait_for_data(pre
     assert ("logging-stall" in found(named(run, phases=(waited, *run.named.phases[1:])))) == logs
 
 
+def test_a_bench_of_smaller_batches_is_held_against_as_many_samples() -> None:
+    blocks: dict[str, Any] = {"blocked_s": 5.9e-3, "process_cpu_s": 1e-4}
+    fresh = slow(6e-3, samples=12, **blocks)
+    findings = found(waiting({"fresh": fresh}, real=slow(6e-3, **blocks), loader_s=0.1))
+    assert "request-latency" in findings
+    assert "io-bandwidth" not in findings
+
+
 def test_many_operations_on_next_to_nothing_are_launch_bound_on_the_host_too() -> None:
     def run(moved_bytes: float | None, **changes: Any) -> Facts:
         inspection = inspected(**{"flops": 1e6, "moved_bytes": moved_bytes, **changes})

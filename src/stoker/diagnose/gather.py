@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 from stoker.attribute.steady import quantile
 from stoker.diagnose import noise
@@ -10,11 +11,12 @@ from stoker.diagnose.production import made_s, net_s, production
 from stoker.records.attributed import Attribution
 from stoker.records.diagnosis import Diagnosis
 from stoker.records.observed import LoaderFacts, Observation, Track, WorkerBatch, WorkerTrack
-from stoker.records.probes import Probes, Replay
+from stoker.records.probes import Probes, Replay, Stretch
 
-FEWEST_BATCHES = 2
+FEWEST_BATCHES, FEWEST_STEPS = 2, 20
 CALM = 0.15
 """How much more of a replay may be waiting for a core than of the calmest one."""
+Timed = TypeVar("Timed", Replay, Stretch)
 
 
 def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis) -> Facts | None:
@@ -38,6 +40,8 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
     real, cores = production(rows), min([seen.machine.cores, *_quotas(seen, probes)])
     needed_s = min(made_s(real, workers, cores) or 0.0, real_s)  # waiting for one's own workers is not others' doing
     step_s = max(real_s * (1 - _queued_share(probes)), least_s, needed_s)
+    if not workers:  # then nobody of ours competes for the cores
+        step_s = min(step_s, max(_undisturbed_s(probes) or step_s, least_s))
     by_hand_s = 0.0 if trains else wait_s  # such a loop is timed with the gap in which it fetches its data
     replays = [max((one.seconds - one.queued_s) / one.steps - by_hand_s, least_s) for one in plain]
     compute_s = quantile(replays, 0.5) if replays else None
@@ -74,14 +78,23 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
     )
 
 
-def _calm(replays: list[Replay]) -> list[Replay]:
+def _calm(timed: Sequence[Timed]) -> list[Timed]:
     """Those in which others left the cores alone, as far as there are such.
 
     What waits for a core in a replay waits for others: the script's own workers are idle. It is taken off, but what
     others do to the threads that compute together, and to caches, is not counted as waiting.
     """
-    shares = [one.queued_s / max(one.seconds, 1e-9) for one in replays]
-    return [one for one, share in zip(replays, shares, strict=True) if share <= min(shares) + CALM]
+    shares = [one.queued_s / max(one.seconds, 1e-9) for one in timed]
+    return [one for one, share in zip(timed, shares, strict=True) if share <= min(shares) + CALM]
+
+
+def _undisturbed_s(probes: Probes) -> float | None:
+    """A real step while others left the cores alone, if they did so for a while only."""
+    calm = _calm(probes.stretches)
+    steps = sum(stretch.steps for stretch in calm)
+    if len(calm) == len(probes.stretches) or steps < FEWEST_STEPS:
+        return None
+    return math.fsum(stretch.seconds - stretch.queued_s for stretch in calm) / steps
 
 
 def _whole_step_s(named: Attribution, said: Diagnosis, facts: LoaderFacts | None) -> float:

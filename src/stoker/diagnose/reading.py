@@ -99,9 +99,9 @@ def read_amplification(facts: Facts) -> Finding | None:
 def _speed_up(facts: Facts) -> float | None:
     """Throughput as it is, or with more workers, against one worker: measured concurrency."""
     fresh = facts.bench("fresh")
-    if fresh is None:
+    if fresh is None or facts.real is None:
         return None
-    one_s = fresh.wall_s * fresh.samples
+    one_s = fresh.wall_s * facts.real.samples  # where samples take long, a bench makes smaller batches
     if facts.workers > 1 and facts.loader_s:
         return one_s / facts.loader_s / (facts.workers / 2)  # brought to twice the concurrency
     more_s = facts.rate_s("cores")

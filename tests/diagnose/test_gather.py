@@ -1,0 +1,22 @@
+"""What others do on the same machine must not be taken for the run's own slowness."""
+
+from stoker.diagnose.gather import _calm, _undisturbed_s
+from stoker.records import Probes, Replay, Stretch
+
+
+def replay(seconds: float, queued_s: float) -> Replay:
+    return Replay(10, seconds, 1.0, queued_s, None, None, 0, None)
+
+
+def test_replays_that_others_disturbed_do_not_count_if_there_are_calmer_ones() -> None:
+    quiet, busy = replay(1.0, 0.01), replay(3.0, 1.5)
+    assert _calm([quiet, busy]) == [quiet]
+    assert _calm([busy, busy]) == [busy, busy]
+
+
+def test_real_steps_are_taken_from_when_the_cores_were_free() -> None:
+    free, busy = Stretch(80, 0.8, 0.0), Stretch(1000, 30.0, 10.0)
+    assert _undisturbed_s(Probes(stretches=(free, busy))) == 0.01
+    assert _undisturbed_s(Probes(stretches=(busy, busy))) is None  # it was never calmer
+    assert _undisturbed_s(Probes(stretches=(Stretch(5, 0.05, 0.0), busy))) is None  # too short to tell
+    assert _undisturbed_s(Probes()) is None
