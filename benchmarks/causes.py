@@ -158,14 +158,15 @@ def heldout(args: argparse.Namespace) -> list[Task]:
     """Scripts in other styles, written after the rules."""
     folder = args.suite / "heldout"
     sys.path.insert(0, str(args.suite.parent))
-    expected: Any = __import__("planted.heldout.expected", fromlist=["EXPECTED"])
+    expected: Any = __import__("planted.heldout.expected", fromlist=["EXPECTED", "OWN_DATA"])
     found: list[Task] = []
     for name, causes in expected.EXPECTED.items():
         if args.only and name not in args.only:
             continue
         data = args.data / "heldout" / name
         data.mkdir(parents=True, exist_ok=True)
-        found.append((f"heldout/{name}", [sys.executable, str(folder / f"{name}.py"), str(data)], set(causes), set()))
+        words = [sys.executable, str(folder / f"{name}.py"), *([] if name in expected.OWN_DATA else [str(data)])]
+        found.append((f"heldout/{name}", words, set(causes), set()))
     return found
 
 
