@@ -378,6 +378,24 @@ def test_without_a_loader_a_line_that_logs_what_it_makes_is_no_wait_for_data(pre
     assert ("logging-stall" in found(named(run, phases=(waited, *run.named.phases[1:])))) == logs
 
 
+@pytest.mark.parametrize(("sample_s", "blamed"), [(1e-3, True), (5e-5, False)])
+def test_a_loop_without_workers_is_slowed_by_its_data_only_as_far_as_that_is_seen(
+    sample_s: float, blamed: bool
+) -> None:
+    """Its replays were three times as fast, in a moment when nobody else used the cores."""
+    batch_s = 32 * sample_s
+    run = facts(
+        {"fresh": slow(sample_s)}, workers=0, facts=loader(num_workers=0), device_step_s=None, real=slow(sample_s),
+        wait_s=batch_s, loader_s=batch_s, compute_s=0.03, compute_worst_s=0.03,
+    )  # fmt: skip
+    causes = found(run)
+    assert ("too-few-workers" in causes) == blamed
+    assert blamed or not causes
+    for one in causes.values():
+        assert one.gain_max is not None
+        assert one.gain_max <= 0.1 / (0.1 - 1.5 * batch_s) + 0.001
+
+
 def test_a_bench_of_smaller_batches_is_held_against_as_many_samples() -> None:
     blocks: dict[str, Any] = {"blocked_s": 5.9e-3, "process_cpu_s": 1e-4}
     fresh = slow(6e-3, samples=12, **blocks)

@@ -21,6 +21,8 @@ ALONE_SHARE = 0.5
 """Making a batch with the cores to itself, of a computed step: below, others who use the machine are why it is late."""
 MODEL = ("forward", "loss", "backward", "optimizer", "zero_grad")
 """The phases of a step that are the model's."""
+REACH = 1.5
+"""What making batches on the main thread costs a step, of the time that it is seen to take there: caches suffer too."""
 NOISE = 1.03
 """What must be left of a gain when the slowest replay is held against it."""
 
@@ -101,8 +103,19 @@ class Facts:
             return self.step_gain(max(new_loader_s, self.main_s))
         now_s = min(self.loader_s or self.wait_s, self.step_s)
         kept = min(new_loader_s / now_s, 1.0) if now_s else 1.0
-        beyond_s = self.step_s - self.main_s  # what real steps take more than those on ready batches
-        return self.step_gain(min(self.step_s - now_s + new_loader_s, self.main_s + kept * beyond_s))
+        beyond_s = self.step_s - self.without_data_s  # what real steps take more than those on ready batches
+        return self.step_gain(min(self.step_s - now_s + new_loader_s, self.without_data_s + kept * beyond_s))
+
+    @property
+    def without_data_s(self) -> float:
+        """A step on ready batches. Without workers, what it takes less than a real one was seen on the main thread."""
+        return self.main_s if self.workers else max(self.main_s, self.step_s - REACH * self.seen_making_s)
+
+    @property
+    def seen_making_s(self) -> float:
+        """Seconds of a step in which the main thread was seen to make a batch."""
+        waited_s = self.wait_s * min(self.step_s / self.wall_step_s, 1.0)
+        return max(waited_s, self.made_s or 0.0, self.ordering_s)
 
     @property
     def making_share(self) -> float:
@@ -185,6 +198,8 @@ class Facts:
         """True if the loop is slower than on batches that lie ready, and making them takes long enough to be why."""
         if self.compute_s is None or self.real is None:
             return self.waits
+        if not self.workers and self.seen_making_s < (1 - 1 / GAIN) * self.step_s:
+            return False  # others who use the cores make it slower than its replays
         return self.is_slower and (self.made_s or 0.0) >= self._alone_share * self.compute_s
 
     @property

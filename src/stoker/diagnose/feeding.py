@@ -39,7 +39,9 @@ def too_few_workers(facts: Facts) -> Finding | None:
     if facts.workers:
         gain = facts.data_gain(facts.workers / facts.cores)
     else:  # made beside the loop instead of in it; the loop takes a part of one core
-        gain = facts.step_gain(max((facts.loader_s or facts.wait_s) / max(facts.cores - 0.5, 1.0), facts.main_s))
+        gain = facts.step_gain(
+            max((facts.loader_s or facts.wait_s) / max(facts.cores - 0.5, 1.0), facts.without_data_s)
+        )
     off = facts.off("cores", "as is")
     measured = facts.rate_ratio("cores") if off < noise.BLIND else None
     if (measured is not None and measured < SPEED_UP) or gain < GAIN:
