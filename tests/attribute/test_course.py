@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attribute.tracks import MS, Script, loader
@@ -164,6 +164,7 @@ def test_a_spike_is_named_after_what_grew() -> None:
     assert [(one.step, one.part) for one in found.long_steps] == [(30, "data_wait")]
 
 
+@settings(max_examples=30)
 @given(st.lists(st.floats(0.1, 50), min_size=1, max_size=30), st.integers(1, 60))
 def test_however_many_steps_there_are_all_are_in_a_bounded_picture(waits: list[float], times: int) -> None:
     script = Script().own(5).span(Kind.ITER, 1, 1)

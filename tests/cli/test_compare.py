@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cli.doctor_program import doctor, script
+from cli.doctor_program import WATCHING, doctor, script
 from stoker.decide import APART, conclude, contrast
 
 
@@ -65,9 +65,9 @@ def compare(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_what_was_set_differently_is_named(tmp_path: Path) -> None:
-    doctor(tmp_path, *script("known_times.py", "0"))
+    doctor(tmp_path, *script("known_times.py", "0"), options=WATCHING)
     (first,) = (path.name for path in (tmp_path / ".stoker" / "runs").iterdir())
-    doctor(tmp_path, *script("known_times.py", "2"))
+    doctor(tmp_path, *script("known_times.py", "2"), options=WATCHING)
     done = compare(tmp_path, first, "last", "--json", "-")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
