@@ -1,14 +1,21 @@
 """Parquet files: row groups are the blocks, decoded by Arrow in threads, columns gathered with no Python per row."""
 
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+try:
+    import resource
+except ImportError:  # not on every system
+    resource = None  # type: ignore[assignment]
 
 from stoker.errors import (
     CorruptError,
@@ -37,8 +44,9 @@ from stoker.loader.source.row_group import (
 )
 from stoker.loader.source.runs import texts
 
-_FILES_OPEN = 16
-"""Files that each thread keeps open."""
+_FILES_OPEN_MOST, _DESCRIPTOR_SHARE = 64, 1 / 4
+"""Files that each thread keeps open, at most, and the share of the descriptors that all threads together may have:
+opening one, and reading its footer, takes a twentieth of decoding a row group of a thousand events."""
 _BYTE = np.dtype(np.uint8)
 _TEXT_BYTES = 32
 """What a string is taken to need, where a file does not say."""
@@ -182,7 +190,7 @@ class ParquetSource(Source):
             if path.stat().st_size != self._sizes[number]:
                 raise OSError("the file has changed since it was opened")
             file = pq.ParquetFile(path, pre_buffer=False)  # a local disk needs no other threads to read ahead
-            while len(files) >= _FILES_OPEN:
+            while len(files) >= _files_open():
                 files.pop(next(iter(files))).close()
         files[number] = file
         return file
@@ -264,6 +272,13 @@ class ParquetSource(Source):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["paths"], **state["options"])  # type: ignore[misc]
+
+
+@cache
+def _files_open() -> int:
+    """Files that each of as many threads as there are cores may keep open."""
+    limit = 256 if resource is None else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max(4, min(_FILES_OPEN_MOST, int(limit * _DESCRIPTOR_SHARE / (os.cpu_count() or 1))))
 
 
 def _footer(path: str) -> tuple[Any, pa.Schema]:
