@@ -16,7 +16,7 @@ _BATCH_SHARE = 0.1
 """Of the budget, for batches that are ready or under way; as much again for buffers that wait for reuse."""
 _ORDER_BYTES = 24
 """What the order of a window takes for each row, while it is sorted."""
-_RUN_BYTES, _RUN_MOST, _RUN_SHARE = 20 << 20, 32, 1 / 128
+_RUN_BYTES, _RUN_MOST, _RUN_SHARE = 20 << 20, 32, 1 / 48
 """Batches made by one gather share memory, which is kept while one of them is: a small part of the budget, because
 gathers of ragged rows take as much again, and small enough to stay in a processor's cache."""
 _PAGE_BYTES = 4096
