@@ -26,7 +26,7 @@ types: .venv/.installed-dev
 tests: .venv/.installed-dev
 	.ci/chromium
 	$(COMPILE) src examples tests/planted
-	$(BIN)/pytest -n 5 --dist worksteal -m "not alone and not long"
+	$(BIN)/pytest -n 4 --dist worksteal -m "not alone and not long"
 	$(BIN)/pytest -m alone
 
 # Whole tunings of the real program, minutes each; what they are made of is in `make test`.
