@@ -100,14 +100,15 @@ def overhead(shapes: list[tuple[str, int, int, int]], blocks: int) -> list[dict[
         step = make_loop(width, depth, batch)
         count = max(20, round(0.2 / time_block(step, plain, width, batch, 30)[1]))
         draw = random.Random(0)
-        times: dict[str, list[tuple[float, float]]] = {"plain": [], "stoker": [], "profiler": []}
+        times: dict[str, list[tuple[float, ...]]] = {"plain": [], "stoker": [], "profiler": []}
         contexts = {"plain": plain, "stoker": watched, "profiler": profiled}
         for _ in range(blocks):
             order = list(contexts)
             draw.shuffle(order)
             for label in order:
                 times[label].append(time_block(step, contexts[label], width, batch, count))
-        base = statistics.median(cpu for _, cpu in times["plain"])
+        base = statistics.median(block[1] for block in times["plain"])
+        quick = {label: statistics.median(block[2] for block in times[label]) for label in ("plain", "stoker")}
         low, high = interval([a[1] / b[1] for a, b in zip(times["stoker"], times["plain"], strict=True)])
         rows.append(
             {
@@ -117,7 +118,7 @@ def overhead(shapes: list[tuple[str, int, int, int]], blocks: int) -> list[dict[
                 "stoker_cpu_ratio": ratio(times, "stoker", 1),
                 "low": low,
                 "high": high,
-                "stoker_us_a_step": (statistics.median(cpu for _, cpu in times["stoker"]) - base) * 1e6,
+                "stoker_us_a_step": (quick["stoker"] - quick["plain"]) * 1e6,
                 "stoker_wall_ratio": ratio(times, "stoker", 0),
                 "profiler_cpu_ratio": ratio(times, "profiler", 1),
                 "profiler_wall_ratio": ratio(times, "profiler", 0),
@@ -126,7 +127,7 @@ def overhead(shapes: list[tuple[str, int, int, int]], blocks: int) -> list[dict[
     return rows
 
 
-def ratio(times: dict[str, list[tuple[float, float]]], label: str, column: int) -> float:
+def ratio(times: dict[str, list[tuple[float, ...]]], label: str, column: int) -> float:
     """The median over rounds of a block against the plain block beside it."""
     pairs = zip(times[label], times["plain"], strict=True)
     return statistics.median(a[column] / b[column] for a, b in pairs)
@@ -134,8 +135,11 @@ def ratio(times: dict[str, list[tuple[float, float]]], label: str, column: int) 
 
 def time_block(
     step: Callable[[Any], None], context: Callable[[], Any], width: int, batch: int, count: int
-) -> tuple[float, float]:
-    """Median seconds of a step, wall and the thread's CPU; the iterator is made inside: its hooks belong to it."""
+) -> tuple[float, ...]:
+    """Seconds of a step: medians of wall and of the thread's CPU, and the CPU of a quick one, disturbed the least.
+
+    The iterator is made inside: its hooks belong to it.
+    """
     with context():
         batches = batches_of(width, batch)
         step(batches)
@@ -145,7 +149,7 @@ def time_block(
             step(batches)
             cpu.append(time.thread_time() - used)
             wall.append(time.perf_counter() - start)
-    return statistics.median(wall), statistics.median(cpu)
+    return statistics.median(wall), statistics.median(cpu), statistics.quantiles(cpu, n=10)[0]
 
 
 def interval(values: list[float]) -> tuple[float, float]:
