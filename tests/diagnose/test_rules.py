@@ -406,7 +406,7 @@ def test_a_bench_of_smaller_batches_is_held_against_as_many_samples() -> None:
 
 def test_many_operations_on_next_to_nothing_are_launch_bound_on_the_host_too() -> None:
     def run(moved_bytes: float | None, **changes: Any) -> Facts:
-        inspection = inspected(**{"flops": 1e6, "moved_bytes": moved_bytes, **changes})
+        inspection = inspected(**{"ops": 3000, "flops": 1e6, "moved_bytes": moved_bytes, **changes})
         busy = facts(device_step_s=None, main_cpu_s=0.09, probes=Probes(inspection=inspection))
         return phases(busy, forward=0.05, backward=0.05)
 
@@ -416,6 +416,7 @@ def test_many_operations_on_next_to_nothing_are_launch_bound_on_the_host_too() -
     assert "launch-bound" not in found(run(3e8))  # their work is most of the step
     assert "launch-bound" not in found(run(1e6, flops=1e9))
     assert "launch-bound" not in found(run(1e6, ops=100))
+    assert "launch-bound" not in found(run(1e6, ops=1000))  # 90 µs each: some of them work, a fused layer say
     assert "launch-bound" not in found(run(None))  # recorded before it was measured
 
 

@@ -17,8 +17,9 @@ ENTRIES = IN_ONE_CALL // 3
 """How often it goes into torch for them: a loop in Python does so in each round, a recurrent layer of torch's once."""
 HOST_BYTES_PER_S, HOST_FLOPS_PER_S = 4e9, 8e9
 """One slow core at work on tensors: what operations take at these rates is the most that their work can take."""
-TINY_OPS, LAUNCHED = 200, 0.75
-"""Operations in a step, and the share of its time that goes into starting them rather than into their work."""
+TINY_OPS, LAUNCHED, LAUNCH_S = 200, 0.75, 50e-6
+"""Operations in a step, the share of its time that goes into starting them rather than into their work, and the most
+that starting one takes, forward, backward and Python included: what takes longer works, say a fused recurrent layer."""
 HOST_BUSY = 0.75
 """Device busy share of a replayed step below which the host is the bound."""
 
@@ -171,7 +172,7 @@ def _launched_here(facts: Facts, inspected: Inspection) -> Finding | None:
     launched = 1 - work_s / facts.main_cpu_s
     model_s = sum(facts.step_part(name) for name in MODEL)
     gain = facts.host_gain(model_s * launched)
-    if launched < LAUNCHED or gain < GAIN:
+    if launched < LAUNCHED or facts.main_cpu_s > LAUNCH_S * inspected.ops or gain < GAIN:
         return None
     return finding(
         "launch-bound",

@@ -74,14 +74,19 @@ class Inspector:
         name = packet.__name__
         tensors = [arg for arg in args if isinstance(arg, self._torch.Tensor)]
         if not func.is_view:
-            made = [out] if isinstance(out, self._torch.Tensor) else []
-            self._bytes += sum(tensor.numel() * tensor.element_size() for tensor in (*tensors, *made))
+            self._bytes += sum(self._weigh(part) for part in (*args, out))
         if packet in registry and tensors:
             self._flops[str(tensors[0].dtype).removeprefix("torch.")] += registry[packet](*args, **kwargs, out_val=out)
         if name in CONVOLUTIONS and tensors and tensors[0].dim() == 4:  # noqa: PLR2004
             self._convolutions += 1
             self._channels_last += tensors[0].is_contiguous(memory_format=self._torch.channels_last)
         self._count_line(name, tensors)
+
+    def _weigh(self, part: Any) -> int:
+        """Bytes of a tensor, or of a list of them: a fused operation takes its weights so."""
+        if isinstance(part, (list, tuple)):
+            return sum(map(self._weigh, part))
+        return part.numel() * part.element_size() if isinstance(part, self._torch.Tensor) else 0
 
     def _count_line(self, name: str, tensors: list[Any]) -> None:
         leaf: FrameType | None = sys._getframe(3)  # noqa: SLF001

@@ -46,7 +46,7 @@ from stoker.loader.source.runs import texts
 
 _FILES_OPEN_MOST, _DESCRIPTOR_SHARE = 64, 1 / 4
 """Files that each thread keeps open, at most, and the share of the descriptors that all threads together may have:
-opening one, and reading its footer, takes a twentieth of decoding a row group of a thousand events."""
+opening one, and reading its footer, costs some hundredths of decoding a row group of a thousand events."""
 _BYTE = np.dtype(np.uint8)
 _TEXT_BYTES = 32
 """What a string is taken to need, where a file does not say."""
@@ -277,7 +277,9 @@ class ParquetSource(Source):
 @cache
 def _files_open() -> int:
     """Files that each of as many threads as there are cores may keep open."""
-    limit = 256 if resource is None else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    limit = -1 if resource is None else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit < 0:  # none
+        return _FILES_OPEN_MOST
     return max(4, min(_FILES_OPEN_MOST, int(limit * _DESCRIPTOR_SHARE / (os.cpu_count() or 1))))
 
 
