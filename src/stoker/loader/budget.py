@@ -18,7 +18,8 @@ _ORDER_BYTES = 24
 """What the order of a window takes for each row, while it is sorted."""
 _RUN_BYTES, _RUN_MOST, _RUN_SHARE = 20 << 20, 32, 1 / 48
 """Batches made by one gather share memory, which is kept while one of them is: a small part of the budget, because
-gathers of ragged rows take as much again where `runs.c` is not compiled, and small enough to stay in a processor's cache."""
+gathers of ragged rows take as much again where `runs.c` is not compiled, and small enough to stay in a processor's
+cache."""
 _PAGE_BYTES = 4096
 _BLOCKS_IN_ORDER = 16
 """Without shuffle a window only has to keep the threads busy."""
