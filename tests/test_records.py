@@ -33,7 +33,7 @@ st.register_type_strategy(Mapping, lambda kind: st.dictionaries(*map(st.from_typ
 
 
 @pytest.mark.parametrize("kind", ALL)
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_every_record_survives_json(kind: type, data: st.DataObject) -> None:
     record = data.draw(st.from_type(kind))

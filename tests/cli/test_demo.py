@@ -54,7 +54,7 @@ def test_the_wheel_carries_the_cases(installed: Path) -> None:
 
 def test_once_installed_records_is_made_diagnosed_trained_fixed_and_compared(tmp_path: Path, installed: Path) -> None:
     environment = {"PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": ""}
-    done = stoker("demo", "--scale", "0.25", "--tune-budget", "0", cwd=tmp_path, **environment)
+    done = stoker("demo", "--scale", "0.1", "--tune-budget", "0", cwd=tmp_path, **environment)
     assert done.returncode == 0, done.stderr
     assert str(installed / "stoker" / "_examples" / "records" / "README.md") in done.stdout.replace("\n", "")
     home = tmp_path / "stoker-demo" / "records"

@@ -183,7 +183,7 @@ def start(store: Store, cache: Path, epochs: int = 1, ranks: str = "0/1", **how:
     return subprocess.Popen(command, text=True, env=os.environ | {"PYTHONPATH": paths}, **pipes, **how)
 
 
-@pytest.mark.parametrize("ranks", [("0/1", "0/1", "0/1"), ("0/3", "1/3", "2/3")])
+@pytest.mark.parametrize("ranks", [("0/1", "0/1"), ("0/2", "1/2")])
 def test_processes_and_ranks_that_share_it_download_each_object_once(tmp_path: Path, ranks: tuple[str, ...]) -> None:
     pictures(tmp_path / "bucket", [30, 50])
     with Store(tmp_path / "bucket", latency_s=0.02) as store:
@@ -212,7 +212,7 @@ def test_kill_9_at_any_point_leaves_a_cache_that_is_right(tmp_path: Path) -> Non
     pictures(tmp_path / "bucket", [30, 50])
     cache = tmp_path / "cache"
     with Store(tmp_path / "bucket", latency_s=0.005) as store:
-        for batches in (1, 3, 7, 12):
+        for batches in (1, 4, 12):
             process = start(store, cache)
             assert process.stdin is not None
             assert process.stdout is not None

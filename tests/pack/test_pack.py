@@ -278,7 +278,7 @@ KILL = """
         assert tree(place) == expected, at
         assert not place.with_name(place.name + ".packing").exists(), at
         shutil.rmtree(place)
-        at += 1 + at // 6  # every early point, and later ones more and more sparsely
+        at += 1 + at // 4  # every early point, and later ones more and more sparsely
     assert code == 0, (at, code)
     print("killed", killed)
 """

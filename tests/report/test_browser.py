@@ -61,6 +61,7 @@ def overflowing(page: Page) -> list[str]:
         const page = document.documentElement.scrollWidth > wide ? ['the page'] : [];
         return [...page, ...out.map((one) => `${one.tagName} ${one.id}`)];
     }"""
+    page.wait_for_load_state()  # after a click, the style sheet may still be on its way
     return list(page.evaluate(script))
 
 

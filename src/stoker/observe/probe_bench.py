@@ -231,12 +231,9 @@ def _there(
     until_s: float,
 ) -> tuple[tuple[int, ...], int, float | None]:
     """In workers of our own."""
-    order = {"batch_sampler": _Fixed(batches)} if loader.batch_sampler is not None else {
-        "batch_size": None, "sampler": _Fixed(batches),
-    }  # fmt: skip
     clone = torch.utils.data.DataLoader(
         loader.dataset,
-        **order,
+        **_order(torch, loader, batches),
         num_workers=workers,
         prefetch_factor=2,
         collate_fn=loader.collate_fn,
@@ -258,9 +255,20 @@ def _there(
             deadline_ns = deadline_ns or last_ns + int(until_s * 1e9)  # starting workers is not what is measured
             if done == skip:
                 first_ns = last_ns
+            if done == len(batches):  # a stream has more
+                break
             if last_ns > deadline_ns and (done >= 2 * skip or last_ns > deadline_ns + int(until_s * 1e9)):
                 break
     finally:
         iterator._shutdown_workers()  # noqa: SLF001
     counted = done - skip
     return pids, done, (last_ns - first_ns) / 1e9 / counted if counted > 1 and first_ns else None
+
+
+def _order(torch: Any, loader: Any, batches: list[Any]) -> dict[str, Any]:
+    """How the clone is told what to read; a stream decides for itself."""
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        return {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    if loader.batch_sampler is not None:
+        return {"batch_sampler": _Fixed(batches)}
+    return {"batch_size": None, "sampler": _Fixed(batches)}

@@ -30,14 +30,16 @@ class Readings:
         self._size: int | None = None
 
     def can(self, loader: Any, name: str) -> bool:
-        """Some loaders cannot be asked: a stream has no order, and workers that are not forked start too slowly."""
-        if isinstance(loader.dataset, self._torch.utils.data.IterableDataset):
+        """Some cannot be asked: a stream gives no sample twice, and workers that are not forked start slowly."""
+        if name == "rate":  # of a stream too: workers have copies of it, and what they take of one is not missed
+            known = self._known is not None or self._streams(loader)
+            return known and loader.num_workers > 0 and not starts_anew(loader)
+        if self._streams(loader):
             return False
-        if not loader.num_workers and any(map(_is_used_up, getattr(loader.dataset, "__dict__", {}).values())):
-            return False
-        if name == "bench":
-            return True
-        return self._known is not None and loader.num_workers > 0 and not starts_anew(loader)
+        return loader.num_workers > 0 or not any(map(_is_used_up, getattr(loader.dataset, "__dict__", {}).values()))
+
+    def _streams(self, loader: Any) -> bool:
+        return isinstance(loader.dataset, self._torch.utils.data.IterableDataset)
 
     def run(self, name: str, iterator: Any, loader: Any, orders: Orders, make_s: float) -> None:
         """One of them; `make_s` is what a batch takes to make, at most."""
@@ -61,7 +63,6 @@ class Readings:
 
     def _rates(self, loader: Any, iterator: Any, make_s: float) -> None:
         """Throughput in turns: another number of workers, or one thread in each, and as it is in between."""
-        assert self._known is not None
         cores, workers = len(os.sched_getaffinity(0)), loader.num_workers
         variants: list[tuple[str, int, int | None]] = [("cores", max(cores, 2), None)] if workers != cores else []
         if _extra_threads(iterator) and workers * 2 > cores:
@@ -73,7 +74,8 @@ class Readings:
                 del turns[1]
             for label, many, limit in turns:
                 batches = min(max(int(until_s / max(make_s / min(many, cores), 1e-4)), 4 * many), 200)
-                self._read(loader, label, self._known.rate(batches), workers=many, threads=limit, until_s=until_s)
+                plan = self._known.rate(batches) if self._known is not None else ([None] * batches, ["rate"] * batches)
+                self._read(loader, label, plan, workers=many, threads=limit, until_s=until_s)
 
     def _read(self, loader: Any, name: str, plan: tuple[list[Any], list[str]], **how: Any) -> None:
         probe_bench.run(self._torch, loader, name, plan, self._recorder, **how)

@@ -1,0 +1,60 @@
+"""Readings of the user's data set by loaders of our own."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from stoker.observe.probe_bench import Orders
+from stoker.observe.probe_reading import Readings
+from stoker.observe.recorder import Recorder
+
+
+class Replayed(IterableDataset[int]):
+    """A log that is read from its start by every worker, which keeps its own share."""
+
+    def __init__(self, samples: int) -> None:
+        self.log = iter(range(samples))
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        assert info is not None
+        return (i for i in self.log if i % info.num_workers == info.id)
+
+
+def benches(place: Path) -> list[dict[str, Any]]:
+    notes = [json.loads(line) for path in place.glob("*.notes") for line in path.read_text().splitlines()]
+    return [note for note in notes if note["note"] == "bench"]
+
+
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_other_numbers_of_workers_are_tried_on_a_stream_and_its_own_pass_goes_on(
+    tmp_path: Path, batch_size: int | None
+) -> None:
+    recorder = Recorder(tmp_path)
+    loader: DataLoader[int] = DataLoader(Replayed(3000), batch_size, num_workers=1)
+    readings = Readings(torch, recorder)
+    assert not readings.can(loader, "bench")
+    assert readings.can(loader, "rate")
+
+    passing = iter(loader)
+    came = [next(passing)]
+    readings.run("rate", passing, loader, Orders(), 0.001)
+    came += list(passing)
+
+    recorder.flush()
+    tried = benches(tmp_path)
+    assert {one["name"] for one in tried} == {"cores", "as is"}
+    assert all(one["trouble"] is None and one["seconds"] for one in tried)
+    assert sorted(torch.cat([torch.as_tensor(one).reshape(-1) for one in came]).tolist()) == list(range(3000))
+
+
+def test_a_stream_that_the_main_process_reads_is_left_alone(tmp_path: Path) -> None:
+    readings = Readings(torch, Recorder(tmp_path))
+    loader: DataLoader[int] = DataLoader(Replayed(10))
+    assert not readings.can(loader, "bench")
+    assert not readings.can(loader, "rate")
