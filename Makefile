@@ -6,13 +6,15 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --con
 RARE := transformers/models|moto/(?!s3|core|moto)\w+|pip|setuptools|mypyc?|networkx|torch/testing|tests
 COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/($(RARE))/'
 
-.PHONY: demo test test-long lint types tests pictures clean
+.PHONY: demo test test-long lint types tests pictures chromium clean
 
 demo: .venv/.installed
 	$(BIN)/stoker demo records
 
-# Types are checked beside the tests: both are done in the time of one.
-test: lint
+# Two things at a time: the browser is fetched beside the Python packages, types are checked beside the tests.
+test:
+	$(MAKE) --no-print-directory --jobs 2 .venv/.installed-dev chromium
+	$(MAKE) --no-print-directory lint
 	$(MAKE) --no-print-directory --jobs 2 types tests
 
 lint: .venv/.installed-dev
@@ -23,8 +25,7 @@ types: .venv/.installed-dev
 	$(BIN)/mypy
 
 # Tests that measure time run after the others, alone.
-tests: .venv/.installed-dev
-	.ci/chromium
+tests: .venv/.installed-dev chromium
 	$(COMPILE) src examples tests/planted
 	$(BIN)/pytest -n 4 --dist worksteal -m "not alone and not long"
 	$(BIN)/pytest -m alone
@@ -34,9 +35,11 @@ test-long: .venv/.installed-dev
 	$(BIN)/pytest -m long
 
 # The pictures of the README, from a real run.
-pictures: .venv/.installed-dev
-	.ci/chromium
+pictures: .venv/.installed-dev chromium
 	$(BIN)/python docs/make_pictures.py
+
+chromium:
+	@.ci/chromium
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Stoker needs Python 3.11 or newer")'
