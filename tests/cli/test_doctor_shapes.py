@@ -119,6 +119,37 @@ def test_workers_that_are_ended_with_the_run_leave_no_folder_behind(tmp_path: Pa
     assert left == []
 
 
+FALLS_AT_THE_END = (
+    LIGHT
+    + """
+import multiprocessing.util, os
+
+def start(_):  # as a worker does whose thread is inside C++ code while it ends
+    multiprocessing.util.Finalize(None, os.abort, exitpriority=0)
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+data = torch.utils.data.TensorDataset(torch.zeros(100_000, 4))
+loader = torch.utils.data.DataLoader(data, 8, num_workers=1, worker_init_fn=start)
+for epoch in range(2):
+    for (x,) in loader:
+        model(x).sum().backward()
+        optimizer.step()
+    print("epoch", flush=True)
+for (x,) in loader:
+    model(x).sum().backward()
+"""
+)
+
+
+def test_a_worker_that_dies_while_an_epoch_is_cut_short_does_not_stop_the_script(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FALLS_AT_THE_END)
+    done = doctor(tmp_path, sys.executable, "train.py", options=("--steps", "10", "--budget", "4", *WATCHING))
+    assert done.code == 0, done.stderr
+    assert done.stdout.startswith("epoch\nepoch\n")
+    assert "killed by signal" not in done.stderr
+
+
 def test_steps_cut_every_epoch(tmp_path: Path) -> None:
     done = run(tmp_path, "forever", "--steps", "10", "--budget", "8", *WATCHING)
     assert done.code == 0, done.stderr

@@ -1,7 +1,9 @@
 """Readings of the user's data set by loaders of our own."""
 
 import json
+import mmap
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from stoker.observe.probe_bench import Orders
+from stoker.observe.probe_counts import files_read
 from stoker.observe.probe_reading import Readings
 from stoker.observe.recorder import Recorder
 
@@ -58,3 +61,16 @@ def test_a_stream_that_the_main_process_reads_is_left_alone(tmp_path: Path) -> N
     loader: DataLoader[int] = DataLoader(Replayed(10))
     assert not readings.can(loader, "bench")
     assert not readings.can(loader, "rate")
+
+
+def test_programs_are_no_data_wherever_they_lie(tmp_path: Path) -> None:
+    data = tmp_path / "train.bin"
+    library = tmp_path / "env" / "site-packages" / "tables.bin"
+    library.parent.mkdir(parents=True)
+    for path in (data, library, tmp_path / "libfast.so.3"):
+        path.write_bytes(bytes(mmap.PAGESIZE))
+    with ExitStack() as held:
+        for path in (data, library, tmp_path / "libfast.so.3"):
+            file = held.enter_context(path.open("rb"))
+            held.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        assert [name for name in files_read() if name.startswith(str(tmp_path))] == [str(data)]

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from stoker.observe.pace import Epoch, Pace
 from stoker.observe.passes import STATE, Passes
 from stoker.observe.patches import Patches
+from stoker.observe.probe_ahead import dismiss
 from stoker.observe.probe_gather import shape_of
 from stoker.observe.recorder import Recorder, clock
 from stoker.observe.workers import ORDERED, ROW
@@ -39,7 +40,7 @@ def install(torch: ModuleType, recorder: Recorder, patches: Patches, pace: Pace)
     _watch_next(module._BaseDataLoaderIter, recorder, patches, pace)  # noqa: SLF001
     _watch_retire(module._MultiProcessingDataLoaderIter, recorder, patches)  # noqa: SLF001
     _watch_order(module._BaseDataLoaderIter, recorder, patches, pace)  # noqa: SLF001
-    _watch_deaths(torch.utils.data._utils.signal_handling, recorder, patches)  # noqa: SLF001
+    _watch_deaths(torch.utils.data._utils.signal_handling, recorder, patches, pace)  # noqa: SLF001
 
 
 def _watch_iter(torch: ModuleType, recorder: Recorder, patches: Patches, pace: Pace) -> None:
@@ -138,7 +139,7 @@ def _watch_next(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> 
     patches.set(kind, "__next__", __next__)
 
 
-def _watch_deaths(module: Any, recorder: Recorder, patches: Patches) -> None:
+def _watch_deaths(module: Any, recorder: Recorder, patches: Patches, pace: Pace) -> None:
     """Torch raises a worker's death from a signal handler: wherever the script then is, seldom in the loader."""
     original = module._error_if_any_worker_fails  # noqa: SLF001
 
@@ -147,6 +148,8 @@ def _watch_deaths(module: Any, recorder: Recorder, patches: Patches) -> None:
         try:
             original()
         except RuntimeError as error:
+            if pace.is_ended:  # its workers are ended with it, whatever they were at
+                return
             recorder.note("no_batch", text=f"{type(error).__name__}: {error}"[:MOST_TEXT])
             raise
 
@@ -176,7 +179,7 @@ def _samples(batch: Any, depth: int = 3) -> int | None:
 def _let_go(iterator: Any) -> NoReturn:
     """End an epoch early, and its workers, as the last batch would have done."""
     if getattr(iterator, "_workers", None) and not iterator._persistent_workers:  # noqa: SLF001
-        iterator._shutdown_workers()  # noqa: SLF001
+        dismiss(iterator)
     raise StopIteration
 
 

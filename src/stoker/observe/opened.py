@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stoker.observe.probe_counts import CODE, IGNORED, MAPPED_BY_OTHERS
+from stoker.observe.probe_counts import IGNORED, is_code
 
 MOST = 200_000
 FIELDS = 5
@@ -29,7 +29,7 @@ class Opened:
             self._add(args[0])
 
     def _add(self, name: str) -> None:
-        if name in self._names or name.startswith((*IGNORED, *MAPPED_BY_OTHERS)) or name.endswith(CODE):
+        if name in self._names or name.startswith(IGNORED) or is_code(name):
             return
         self._names.add(name)
         self._note("opened", path=str(Path(name).absolute()))

@@ -92,7 +92,7 @@ class Pace:
         self._ranks = Ranks(directory)
         if self.whole and not options.whole:
             recorder.note("trouble", text="some ranks were not started from here, so every epoch runs to its end")
-        self._enough = False
+        self.is_ended = False
         self._told = 0
 
     def begin(self, epoch: Epoch) -> None:
@@ -191,8 +191,8 @@ class Pace:
 
     def end_run(self) -> None:
         """Enough was seen: leave the script by the exception that means a normal exit."""
-        if not self._enough:
-            self._enough = True
+        if not self.is_ended:
+            self.is_ended = True
             self._recorder.note("enough", cycles=self.cycles)
             self._recorder.flush()
             with suppress(OSError):

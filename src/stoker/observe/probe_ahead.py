@@ -121,6 +121,16 @@ def _pinned(iterator: Any) -> int:
     return iterator._data_queue.qsize() if getattr(iterator, "_pin_memory", False) else 0  # noqa: SLF001
 
 
+def dismiss(iterator: Any) -> None:
+    """End its workers, whatever they die of: one that is inside C++ code while it ends may well abort."""
+    if getattr(iterator, "_worker_pids_set", False):  # torch would raise their deaths here, or wherever the script is
+        from torch.utils.data._utils import signal_handling
+
+        signal_handling._remove_worker_pids(id(iterator))  # noqa: SLF001
+        iterator._worker_pids_set = False  # noqa: SLF001
+    iterator._shutdown_workers()  # noqa: SLF001
+
+
 # ---- what a batch weighs ---------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from stoker.observe import probe_copies, probe_making
+from stoker.observe.probe_ahead import dismiss
 from stoker.observe.probe_counts import COUNTS
 from stoker.observe.recorder import Recorder, clock
 from stoker.records.codec import encode
@@ -260,7 +261,7 @@ def _there(
             if last_ns > deadline_ns and (done >= 2 * skip or last_ns > deadline_ns + int(until_s * 1e9)):
                 break
     finally:
-        iterator._shutdown_workers()  # noqa: SLF001
+        dismiss(iterator)
     counted = done - skip
     return pids, done, (last_ns - first_ns) / 1e9 / counted if counted > 1 and first_ns else None
 

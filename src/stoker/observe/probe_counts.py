@@ -21,7 +21,9 @@ NAMED = {"open": 0, "urllib.Request": 0}
 """Audit events whose first argument names something that is read."""
 REQUEST = "http.client.send"
 CODE = (".py", ".pyc", ".so", ".pth")
-MAPPED_BY_OTHERS = ("/usr/", "/lib", "/dev/", "[", sys.prefix, sys.base_prefix)
+LIBRARIES = ("/site-packages/", "/dist-packages/", ".so.")
+PYTHONS = (sys.prefix, sys.base_prefix)
+MAPPED_BY_OTHERS = ("/usr/", "/lib", "/dev/", "[", *PYTHONS, *map(os.path.realpath, PYTHONS))
 IGNORED = ("/proc/", "/sys/", "/dev/", "<", "pipe:")
 
 
@@ -90,7 +92,12 @@ class Counts:
 def _is_data(name: str, args: tuple[Any, ...]) -> bool:
     """True for what is opened to be read and is no code."""
     flags = args[2] if len(args) > 2 and isinstance(args[2], int) else 0  # noqa: PLR2004
-    return not flags & os.O_ACCMODE and not name.endswith(CODE) and not name.startswith(MAPPED_BY_OTHERS)
+    return not flags & os.O_ACCMODE and not is_code(name)
+
+
+def is_code(name: str) -> bool:
+    """True for programs and what comes with them: libraries, their tables and fonts, also where a link leads there."""
+    return name.endswith(CODE) or name.startswith(MAPPED_BY_OTHERS) or any(part in name for part in LIBRARIES)
 
 
 COUNTS = Counts()
@@ -102,9 +109,9 @@ def files_read() -> tuple[str, ...]:
     with suppress(OSError):
         for line in Path("/proc/self/maps").read_text().splitlines():
             fields = line.split(maxsplit=5)
-            if len(fields) > 5 and "x" not in fields[1] and not fields[5].startswith(MAPPED_BY_OTHERS):  # noqa: PLR2004
+            if len(fields) > 5 and "x" not in fields[1]:  # noqa: PLR2004
                 names.append(fields[5])
-    found = dict.fromkeys(str(Path(name).absolute()) for name in names if not name.endswith(CODE))
+    found = dict.fromkeys(str(Path(name).absolute()) for name in names if not is_code(name))
     return tuple(name for name in found if name.startswith("http") or Path(name).is_file())[:MOST_EXAMPLES]
 
 
