@@ -77,6 +77,13 @@ def test_runs_are_alike_to_the_last_bit_though_the_script_seeds_nothing(
     assert other.losses[:TRIAL_STEPS] != first.losses[:TRIAL_STEPS]
 
 
+def test_a_run_that_fails_is_told_with_its_last_words_which_mean_nothing_elsewhere(tmp_path: Path) -> None:
+    command = Command([sys.executable, "-c", "raise ValueError('no `data` [/red] | <b>here</b>')"])
+    sample = measure(command, {}, tmp_path / "run", choose(seconds=60), Manner(0.5))
+    assert sample.step_s is None
+    assert sample.outcome.reason == "it ended with exit code 1 (`ValueError: no  data   /red    <b>here</b>`)"
+
+
 def test_steps_that_are_only_queued_take_what_the_device_takes_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

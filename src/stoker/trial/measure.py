@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ LOSSES = 20
 MOST_BATCHES = 400
 """Kept of those that were measured: enough for a distribution, small enough for a journal."""
 OUT_OF_MEMORY = ("OutOfMemoryError", "out of memory", "MemoryError", "DefaultCPUAllocator: can't allocate")
-TAIL_BYTES = 20_000
+TAIL_BYTES, WORDS_LETTERS = 20_000, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +185,8 @@ def _sample(place: Path, outcome: Outcome) -> Sample:
     loader = next((wait.facts for wait in named.loaders if wait.role == "train"), None)
     before, refused = _settings(place)
     finished = outcome.ending == "finished"
+    if outcome.ending == "failed":
+        outcome = replace(outcome, reason=outcome.reason + _last_words(place / "output.txt"))
     train = [one for one in named.passes if one.is_train and one.batches]
     parts = epoch_parts(named)
     pipeline = _pipeline(seen, named, outcome.host_peak_bytes)
@@ -208,9 +210,20 @@ def _sample(place: Path, outcome: Outcome) -> Sample:
     )
 
 
+def _tail(output: Path) -> str:
+    return output.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
+
+
 def _ran_out(output: Path) -> bool:
-    tail = output.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
-    return any(word in tail for word in OUT_OF_MEMORY)
+    return any(word in _tail(output) for word in OUT_OF_MEMORY)
+
+
+def _last_words(output: Path) -> str:
+    """The last line that a command wrote, as code in brackets, so that it means nothing where it is shown."""
+    words = "".join(
+        one if one.isprintable() and one not in "`[]|" else " " for one in _tail(output).rstrip().rpartition("\n")[2]
+    )
+    return f" (`{words.strip()[:WORDS_LETTERS]}`)" if words.strip() else ""
 
 
 def _pipeline(seen: Observation, named: Attribution, peak_bytes: int | None) -> Pipeline | None:
