@@ -126,7 +126,7 @@ def dismiss(iterator: Any) -> None:
     if getattr(iterator, "_worker_pids_set", False):  # torch would raise their deaths here, or wherever the script is
         from torch.utils.data._utils import signal_handling
 
-        signal_handling._remove_worker_pids(id(iterator))  # noqa: SLF001
+        signal_handling._remove_worker_pids(id(iterator))  # type: ignore[attr-defined]  # noqa: SLF001
         iterator._worker_pids_set = False  # noqa: SLF001
     iterator._shutdown_workers()  # noqa: SLF001
 
