@@ -210,6 +210,18 @@ def test_one_line_that_starts_many_operations_on_parts_is_a_python_loop() -> Non
     assert "python-loop" in found(dataclasses.replace(host_busy(lines=(cell,)), track=track))
 
 
+def test_text_that_the_loop_itself_tokenises_is_found_up_to_what_the_step_takes_for_it() -> None:
+    def tokenized(seconds: float) -> Finding | None:
+        return found(host_busy(lines=(), text_s=seconds, text_place="train.py:9 encode")).get("tokenize")
+
+    half, whole = tokenized(0.05), tokenized(100.0)  # a profiled step is slower than others
+    assert half is not None
+    assert whole is not None
+    assert half.place == "train.py:9 encode"
+    assert half.gain_max == whole.gain_max == pytest.approx(2)
+    assert tokenized(0.001) is None
+
+
 def test_many_operations_of_one_call_into_torch_are_no_python_loop() -> None:
     line = LineOps("train.py", 7, "forward", 600, 600, 300, 60)
     track = dataclasses.replace(

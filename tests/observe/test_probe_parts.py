@@ -172,3 +172,27 @@ def test_a_loop_inside_torch_is_told_from_one_in_python(by_hand: bool) -> None:
     assert line.in_one_call > 40
     assert (line.entries or 0) >= 40 if by_hand else (line.entries or 0) < 5
     assert f"{line.file}:{line.line}" in found.places
+
+
+def test_text_that_the_loop_itself_turns_into_integers_is_seen_in_the_inspected_step() -> None:
+    embedding = torch.nn.Embedding(len(IDS), 4)
+    inspector = Inspector(torch)
+    inspector.enter()
+    try:
+        embedding(torch.tensor([given_text(TEXT) for _ in range(3)])).sum().backward()
+    finally:
+        found = decode(Inspection, inspector.leave())
+    assert sys.getprofile() is None
+    assert (found.text_s or 0.0) > 0
+    assert (found.text_place or "").endswith(" given_text")
+
+
+def test_a_profiler_that_is_at_work_stays_while_a_step_is_inspected() -> None:
+    inspector = Inspector(torch)
+    sys.setprofile(profile := lambda *_: None)
+    try:
+        inspector.enter()
+        inspector.leave()
+        assert sys.getprofile() is profile
+    finally:
+        sys.setprofile(None)

@@ -60,10 +60,10 @@ def collate(facts: Facts) -> Finding | None:
 
 
 def tokenize(facts: Facts) -> Finding | None:
-    """Text in, integers out, on the way to a batch."""
+    """Text in, integers out, on the way to a batch or in the loop itself."""
     followed = [m for m in makings(facts) if m.text_s and m.seconds]
     if not facts.is_data_bound or not followed:
-        return None
+        return _tokenized_in_the_loop(facts)
     best = max(followed, key=lambda making: (making.text_s or 0.0) / making.seconds)
     share = min((best.text_s or 0.0) / best.seconds, 1.0)
     gain = facts.data_gain(1 - share)
@@ -78,6 +78,26 @@ def tokenize(facts: Facts) -> Finding | None:
         off=facts.data_off,
         sure=noise.likely(share, MOSTLY, noise.error([(m.text_s or 0.0) / m.seconds for m in followed])),
         place=best.text_place,
+    )
+
+
+def _tokenized_in_the_loop(facts: Facts) -> Finding | None:
+    """Batches are text, and become integers on the main thread; what was seen of one step is at most its own work."""
+    inspected = facts.probes.inspection
+    if inspected is None or not inspected.text_s:
+        return None
+    text_s = min(inspected.text_s, sum(facts.step_part(name) for name in ("other", "forward", "loss")))
+    gain = facts.host_gain(text_s)
+    if gain < GAIN:
+        return None
+    return finding(
+        "tokenize",
+        ("tokenising in a step", text_s, "s"),
+        ("of a step", text_s / facts.step_s, "share"),
+        gain=gain,
+        off=facts.off("step"),
+        sure=noise.likely(gain, 1.0, facts.off("step")),
+        place=inspected.text_place,
     )
 
 

@@ -7,6 +7,7 @@ from types import FrameType
 from typing import Any
 
 from stoker.observe.frames import Frames
+from stoker.observe.probe_making import Follower
 from stoker.observe.probe_replay import half_ratio
 from stoker.observe.recorder import Recorder
 from stoker.records.codec import encode
@@ -38,14 +39,19 @@ class Inspector:
         self._repeats: dict[tuple[str, int, str], Counter[tuple[int, int]]] = defaultdict(Counter)
         self._calls: dict[int, FrameType] = {}  # held, so that no two calls share a number
         self._frames = Frames(lambda *_, **__: None)
+        self._text = Follower()
         self._mode = self._make_mode()
 
     def enter(self) -> None:
-        """Begin."""
+        """Begin; a profiler that is at work is left alone."""
         self._mode.__enter__()
+        if sys.getprofile() is None:
+            sys.setprofile(self._text)
 
     def leave(self) -> dict[str, Any]:
         """Stop, and say what was seen."""
+        if sys.getprofile() is self._text:
+            sys.setprofile(None)
         self._mode.__exit__(None, None, None)
         self._calls.clear()
         self._site = None
@@ -142,6 +148,8 @@ class Inspector:
             places=tuple(sorted(self._places)),
             matmul_precision=self._torch.get_float32_matmul_precision(),
             moved_bytes=float(self._bytes),
+            text_s=self._text.seconds,
+            text_place=self._text.place(),
         )
 
 

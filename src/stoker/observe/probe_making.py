@@ -143,6 +143,10 @@ class Follower:
             self.places[place] = self.places.get(place, 0.0) + took
             self._fed.difference_update(self._around(frame))  # it is counted
 
+    def place(self) -> str | None:
+        """Where most of it happened."""
+        return max(self.places, key=lambda name: self.places[name], default=None)
+
     def _around(self, frame: FrameType) -> list[FrameType]:
         """The user's own calls that are under way, this one included."""
         found, at = [], cast("FrameType | None", frame)
@@ -163,8 +167,7 @@ def _followed(fetch: Callable[[], Any], samples: int, recorder: Recorder) -> Any
     finally:
         sys.setprofile(before)
     seconds = (clock() - start) / 1e9
-    place = max(follower.places, key=lambda name: follower.places[name], default=None)
-    recorder.note("making", **encode(Making(samples, seconds, 0, follower.seconds, place, ())))
+    recorder.note("making", **encode(Making(samples, seconds, 0, follower.seconds, follower.place(), ())))
     return batch
 
 
