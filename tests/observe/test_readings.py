@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, get_worker_info, random_split
 
 from stoker.observe.probe_bench import Orders
 from stoker.observe.probe_counts import files_read
+from stoker.observe.probe_gather import about
 from stoker.observe.probe_reading import Readings
 from stoker.observe.recorder import Recorder
 
@@ -61,6 +62,26 @@ def test_a_stream_that_the_main_process_reads_is_left_alone(tmp_path: Path) -> N
     loader: DataLoader[int] = DataLoader(Replayed(10))
     assert not readings.can(loader, "bench")
     assert not readings.can(loader, "rate")
+
+
+class Rows(Dataset[int]):
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Batches(Rows):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return indices
+
+
+@pytest.mark.parametrize(("data", "batched"), [(Rows(), False), (Batches(), True)])
+def test_a_part_of_a_data_set_fetches_batches_if_the_whole_does(data: Rows, batched: bool) -> None:
+    first, _ = random_split(data, [15, 5])
+    for part in (data, first, Subset(first, range(4))):
+        assert about(DataLoader(part, 2))["batched_fetch"] is batched
 
 
 def test_programs_are_no_data_wherever_they_lie(tmp_path: Path) -> None:

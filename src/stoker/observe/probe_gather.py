@@ -41,8 +41,17 @@ def about(loader: Any) -> dict[str, Any]:
     whole = loader.batch_sampler is None  # then the data set itself is asked for a batch at a time
     return {
         "default_collate": str(getattr(loader.collate_fn, "__module__", "")).startswith("torch.utils.data"),
-        "batched_fetch": whole or hasattr(loader.dataset, "__getitems__"),
+        "batched_fetch": whole or _fetches_batches(loader.dataset),
     }
+
+
+def _fetches_batches(dataset: Any) -> bool:
+    """True if it takes the indices of a whole batch; torch's own `Subset` only passes them on."""
+    while (fetch := getattr(dataset, "__getitems__", None)) is not None:
+        if not str(getattr(fetch, "__module__", "")).startswith("torch.utils.data"):
+            return True
+        dataset = getattr(dataset, "dataset", None)
+    return False
 
 
 def shape_of(part: Any) -> tuple[int, ...] | None:
