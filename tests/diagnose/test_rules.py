@@ -427,6 +427,8 @@ def test_many_operations_on_next_to_nothing_are_launch_bound_on_the_host_too() -
     assert gain > 10
     assert "launch-bound" not in found(run(3e8))  # their work is most of the step
     assert "launch-bound" not in found(run(1e6, flops=1e9))
+    assert "launch-bound" not in found(run(1e7, flops=1e7, batch_share=0.05))  # a short batch among long ones
+    assert "launch-bound" in found(run(1e7, flops=1e7, batch_share=1.0))
     assert "launch-bound" not in found(run(1e6, ops=100))
     assert "launch-bound" not in found(run(1e6, ops=1000))  # 90 µs each: some of them work, a fused layer say
     assert "launch-bound" not in found(run(None))  # recorded before it was measured

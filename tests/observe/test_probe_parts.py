@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.observe.probe_ahead import weight
+from stoker.observe.probe_ahead import first_share, weight
 from stoker.observe.probe_copies import Own, padding_share
 from stoker.observe.probe_inspect import Inspector
 from stoker.observe.probe_making import Follower
@@ -45,6 +45,14 @@ class Named(Slotted):
 def test_what_lies_in_slots_weighs_something() -> None:
     batch = Named(torch.zeros(1000), b"12345")
     assert weight([batch, None, {"x": Slotted(torch.zeros(10))}]) == (4045, 0)
+
+
+def test_the_batch_that_is_inspected_is_weighed_against_the_others() -> None:
+    short, long = {"ids": torch.zeros(4, 5)}, {"ids": torch.zeros(4, 20)}
+    assert first_share([short, long, long]) == 0.25
+    assert first_share([short]) is None
+    assert first_share([]) is None
+    assert first_share([3, 4]) is None
 
 
 def test_a_data_set_that_was_read_for_a_look_counts_and_draws_as_before() -> None:

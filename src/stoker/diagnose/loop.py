@@ -169,6 +169,7 @@ def _launched_here(facts: Facts, inspected: Inspection) -> Finding | None:
     if inspected.moved_bytes is None or inspected.ops < TINY_OPS or facts.main_cpu_s is None:
         return None
     work_s = inspected.moved_bytes / HOST_BYTES_PER_S + inspected.flops / HOST_FLOPS_PER_S
+    work_s /= inspected.batch_share or 1.0  # batches of different lengths: one was inspected, all are timed
     launched = 1 - work_s / facts.main_cpu_s
     model_s = sum(facts.step_part(name) for name in MODEL)
     gain = facts.host_gain(model_s * launched)

@@ -81,6 +81,7 @@ class Probes:
         self._settle = self._aside = 0
         self._inspected = False
         self._inspector: Inspector | None = None
+        self._first_share: float | None = None
         self._times: deque[tuple[int, int]] = deque(maxlen=64)
         self._delivered_ns = self._since_ns = self._queued_ns = 0
         self._real = 0
@@ -292,6 +293,7 @@ class Probes:
         if not self._inspected:
             with suppress(Exception):
                 self._recorder.note("padding", share=probe_copies.padding_share(batches[:3]))
+            self._first_share = probe_ahead.first_share(batches)
         if name == "known" and (stand_ins := probe_copies.copies([self._kept], len(batches))):
             for place, one in enumerate(stand_ins):
                 epoch.held[place] = Held(one)
@@ -344,7 +346,7 @@ class Probes:
         """The first step of all runs under the inspector, and is not timed."""
         self._inspected = True
         if not compiled():  # else dynamo would compile everything once more, or refuse to run at all
-            self._inspector = Inspector(self._torch)
+            self._inspector = Inspector(self._torch, self._first_share)
             self._inspector.enter()
 
     def _end_inspection(self) -> None:

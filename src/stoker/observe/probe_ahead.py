@@ -167,6 +167,12 @@ def weight(batch: Any) -> tuple[int, int]:
     return size, shared
 
 
+def first_share(batches: list[Any]) -> float | None:
+    """Bytes of the first batch ÷ those of the others, on average; None where nothing can be weighed."""
+    first, *others = [weight(batch)[0] for batch in batches] or [0]
+    return first * len(others) / sum(others) if first and sum(others) else None
+
+
 def free_bytes() -> float:
     """Memory that can be had without pushing anything out."""
     try:

@@ -24,8 +24,9 @@ CONVOLUTIONS = {"convolution", "_convolution", "convolution_backward"}
 class Inspector:
     """Counts until it is left."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, batch_share: float | None = None) -> None:
         self._torch = torch
+        self._batch_share = batch_share
         self._ops = self._bytes = 0
         self._flops: Counter[str] = Counter()
         self._convolutions = self._channels_last = 0
@@ -148,6 +149,7 @@ class Inspector:
             places=tuple(sorted(self._places)),
             matmul_precision=self._torch.get_float32_matmul_precision(),
             moved_bytes=float(self._bytes),
+            batch_share=self._batch_share,
             text_s=self._text.seconds,
             text_place=self._text.place(),
         )

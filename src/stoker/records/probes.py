@@ -142,6 +142,7 @@ class Inspection:
     places: tuple[str, ...] = ()  # of all lines that started an operation: file:line
     moved_bytes: float | None = None  # of all tensors that operations took and made; a view moves nothing
     half_ratio: float | None = None  # what the device itself would gain in half precision, where it could be asked
+    batch_share: float | None = None  # bytes of its batch ÷ those of the batches whose steps were timed, on average
     text_s: float | None = None  # in calls of the loop itself that turned text into integers …
     text_place: str | None = None  # … and where
 
