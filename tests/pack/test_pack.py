@@ -298,7 +298,7 @@ def test_killed_at_any_point_and_run_again_it_gives_the_same_bytes(tmp_path: Pat
     here = {**os.environ, "PYTHONPATH": f"{Path(__file__).parents[1]}:{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=here)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert int(done.stdout.split()[-1]) >= 20
+    assert int(done.stdout.split()[-1]) >= 12
 
 
 def test_a_run_goes_on_with_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """accelerate's loop over photos that are decoded by Pillow; workers were forgotten."""
 
-# mypy: ignore-errors
 import io
 
 import numpy as np

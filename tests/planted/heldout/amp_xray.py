@@ -1,6 +1,5 @@
 """Chest X-ray findings on the (simulated) accelerator; its matrix units are fast in bfloat16, as on any recent card."""
 
-# mypy: ignore-errors
 import argparse
 import contextlib
 import time

@@ -1,6 +1,5 @@
 """Images in memory, bent and blurred by numpy in two workers, other ones each time; the device is far faster."""
 
-# mypy: ignore-errors
 import numpy as np
 import torch
 from torch import nn

@@ -1,6 +1,5 @@
 """Bird species from 6 s field recordings (raw PCM on disk, log-mel in the dataset)."""
 
-# mypy: ignore-errors
 import os
 import sys
 import tempfile

@@ -1,6 +1,5 @@
 """A sound script: tensors in memory, whole batches by index, a model that takes its time, logs every hundred steps."""
 
-# mypy: ignore-errors
 import torch
 from torch import nn
 

@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 #!/usr/bin/env python
 """Electron / pion separation from calorimeter hits."""
 

@@ -1,6 +1,5 @@
 """Card fraud scoring, tabular. Three column groups kept as arrays on disk, memory-mapped."""
 
-# mypy: ignore-errors
 import argparse, os, tempfile
 import numpy as np
 import torch

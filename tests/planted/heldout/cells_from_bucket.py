@@ -3,7 +3,6 @@
 For this demo the 'bucket' is a small HTTP service on this machine with the round-trip time of a far region.
 """
 
-# mypy: ignore-errors
 import argparse
 import http.client
 import multiprocessing as mp

@@ -1,6 +1,5 @@
 """A small character-level GPT on a text file, endless iterable dataset, gradient accumulation over two batches."""
 
-# mypy: ignore-errors
 import argparse
 import math
 import os

@@ -1,6 +1,5 @@
 """Character model on a generated text: embeddings, a causal convolution, a head."""
 
-# mypy: ignore-errors
 import argparse
 import random
 import time

@@ -1,6 +1,5 @@
 """Every weight's statistics go to a log file in every step."""
 
-# mypy: ignore-errors
 import logging
 import sys
 from pathlib import Path

@@ -1,6 +1,5 @@
 """Knowledge-graph embeddings (TransE). The table is large, a step touches little of it, and we never want to lose work."""
 
-# mypy: ignore-errors
 import argparse
 import tempfile
 import time

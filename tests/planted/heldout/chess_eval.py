@@ -3,7 +3,6 @@
 Positions are parsed from an archive into Position objects; workers are spawned (the engine bindings are not fork-safe).
 """
 
-# mypy: ignore-errors
 import argparse
 import os
 import random

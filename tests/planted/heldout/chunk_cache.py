@@ -1,6 +1,5 @@
 """Rows in zlib-packed chunks of 512; the reader keeps the last chunk it unpacked. Shuffled."""
 
-# mypy: ignore-errors
 import pathlib
 import tempfile
 import zlib

@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 """Small ResNet on a long-tailed image set with class-balanced sampling and early stopping."""
 
 import argparse

@@ -1,6 +1,5 @@
 """Route company filings to a desk: long documents in, one of six labels out."""
 
-# mypy: ignore-errors
 import argparse
 import random
 import time

@@ -1,6 +1,5 @@
 """Click-through model on tabular features, with a Trainer and an audit trail of what it was trained on."""
 
-# mypy: ignore-errors
 import argparse
 import logging
 import logging.handlers

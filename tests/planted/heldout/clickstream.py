@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 #!/usr/bin/env python
 # purchase prediction from click sessions (page id, dwell seconds, price seen, hour of day)
 import argparse, time

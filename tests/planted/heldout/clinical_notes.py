@@ -1,6 +1,5 @@
 """Triage level from free-text clinical notes."""
 
-# mypy: ignore-errors
 import os
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

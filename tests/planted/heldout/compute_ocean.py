@@ -1,6 +1,5 @@
 """Learn the reaction terms of a plankton model: fields are stepped forward and compared with the next snapshot."""
 
-# mypy: ignore-errors
 import argparse
 import time
 

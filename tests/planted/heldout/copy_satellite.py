@@ -1,6 +1,5 @@
 """Land cover from Sentinel-like tiles on the (simulated) accelerator. Four groups of bands, each with its own scale."""
 
-# mypy: ignore-errors
 import argparse
 import time
 

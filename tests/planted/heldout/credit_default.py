@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 # Default probability on loan tables. Everything fits in memory: batches are rows gathered from two tensors.
 import argparse
 import time

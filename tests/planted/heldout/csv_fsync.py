@@ -1,6 +1,5 @@
 """A careful experimenter: every step's loss goes to a file that is synced at once."""
 
-# mypy: ignore-errors
 import csv
 import os
 

@@ -1,6 +1,5 @@
 """Click-through prediction, two-tower model, from a gzipped CSV of impressions. Clicks are rare, so draws are balanced."""
 
-# mypy: ignore-errors
 import argparse
 import csv
 import gzip

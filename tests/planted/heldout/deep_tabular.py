@@ -1,6 +1,5 @@
 """A very deep, very narrow residual network for credit scoring (tabular)."""
 
-# mypy: ignore-errors
 import argparse
 import math
 import time

@@ -1,6 +1,5 @@
 """Find scratches on small grey pictures of metal: a tiny conv net, few pictures, many epochs."""
 
-# mypy: ignore-errors
 import argparse
 import time
 from pathlib import Path

@@ -1,6 +1,5 @@
 """Denoise electron-microscope scans: a small residual CNN on random patches of large int16 scans."""
 
-# mypy: ignore-errors
 import argparse
 import time
 from pathlib import Path

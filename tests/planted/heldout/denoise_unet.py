@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 """Denoising U-Net on patches streamed from .npy shards, noise level raised epoch by epoch."""
 
 import argparse

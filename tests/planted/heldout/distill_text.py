@@ -1,7 +1,5 @@
 """Distil a four-layer teacher into a two-layer student on token sequences held in memory."""
 
-# mypy: ignore-errors
-
 import argparse
 import os
 import time

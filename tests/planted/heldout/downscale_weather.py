@@ -3,7 +3,6 @@
 One file per day, float32, [hour, variable, lat, lon], no header.
 """
 
-# mypy: ignore-errors
 import argparse
 import shutil
 import tempfile

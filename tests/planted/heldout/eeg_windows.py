@@ -1,6 +1,5 @@
 """Seizure detection: a random 2 s window out of a long EEG recording per sample."""
 
-# mypy: ignore-errors
 import argparse
 import os
 import tempfile

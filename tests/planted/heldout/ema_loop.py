@@ -1,6 +1,5 @@
 """A deep narrow net with a hand-written moving average and clipping over every parameter, each step."""
 
-# mypy: ignore-errors
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

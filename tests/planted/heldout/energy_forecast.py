@@ -1,6 +1,5 @@
 """Forecast tomorrow's load of a building from a week of meter readings; several metrics, early stopping off."""
 
-# mypy: ignore-errors
 import argparse
 import csv
 import time

@@ -1,6 +1,5 @@
 """Frames as float64, twelve megabytes a batch through two workers, used at a quarter of the size."""
 
-# mypy: ignore-errors
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset

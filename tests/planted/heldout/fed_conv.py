@@ -1,6 +1,5 @@
 """A convolution that keeps a core busy; tensors in memory; two workers."""
 
-# mypy: ignore-errors
 import torch
 from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset

@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 # Regress a formation energy from atom positions.  Radial + angular symmetry functions, then a per-atom MLP.
 import argparse, os, tempfile, time
 import numpy as np

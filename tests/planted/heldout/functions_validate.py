@@ -1,6 +1,5 @@
 """Plain functions train_one_epoch and evaluate; evaluation is on as much data, in batches of four."""
 
-# mypy: ignore-errors
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 

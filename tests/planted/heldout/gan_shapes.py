@@ -1,6 +1,5 @@
 """DCGAN on 32x32 colour shapes from a memory-mapped .npy; generator and discriminator have their own optimizers."""
 
-# mypy: ignore-errors
 import argparse
 import os
 import time

@@ -1,6 +1,5 @@
 """A small GAN on the CPU: two models, two optimizers, one loader; the models are the work."""
 
-# mypy: ignore-errors
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

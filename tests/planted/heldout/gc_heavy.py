@@ -1,6 +1,5 @@
 """A replay memory of a million small objects, and a collector that walks through all of them again and again."""
 
-# mypy: ignore-errors
 import gc
 import random
 

@@ -1,6 +1,5 @@
 """Predict the next mid-price move from the order book. Books are kept as Python objects, as the feed handler makes them."""
 
-# mypy: ignore-errors
 import argparse
 import gc
 import random

@@ -1,6 +1,5 @@
 """Gesture recognition from wrist IMU recordings (6 channels, 100 Hz)."""
 
-# mypy: ignore-errors
 import argparse
 import logging
 import time

@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 """A small decoder-only language model on a token file."""
 
 import argparse

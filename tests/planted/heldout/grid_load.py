@@ -1,6 +1,5 @@
 """Day-ahead electricity load with a dilated temporal network: mean and spread for every region."""
 
-# mypy: ignore-errors
 import argparse
 import csv
 import gc

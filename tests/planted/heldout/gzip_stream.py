@@ -1,6 +1,5 @@
 """A stream of gzipped CSV files, parsed line by line in two workers."""
 
-# mypy: ignore-errors
 import csv
 import gzip
 import sys

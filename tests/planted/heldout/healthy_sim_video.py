@@ -1,6 +1,5 @@
 """Grasp success from short robot videos: the (simulated) accelerator is busy all the time, which is what we paid for."""
 
-# mypy: ignore-errors
 import argparse
 import tempfile
 import time

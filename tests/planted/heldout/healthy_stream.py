@@ -1,6 +1,5 @@
 """A stream of ready tensors from one worker, and a net that takes longer than they do."""
 
-# mypy: ignore-errors
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset

@@ -1,6 +1,5 @@
 """Credit default, a small MLP on a table that fits in memory. Nothing fancy, and nothing wrong with it."""
 
-# mypy: ignore-errors
 import argparse
 import time
 

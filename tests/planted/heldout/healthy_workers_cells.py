@@ -1,6 +1,5 @@
 """Cell types from microscopy crops: PNG decoding in one worker, well ahead of a conv net on the CPU."""
 
-# mypy: ignore-errors
 import io
 import sys
 import tempfile

@@ -1,6 +1,5 @@
 """Examples are dicts, the collator pads and tokenises; everything on the main thread, as in many notebooks."""
 
-# mypy: ignore-errors
 import random
 import re
 

@@ -1,6 +1,5 @@
 """transformers' Trainer; a tokenizer written in Python works in __getitem__."""
 
-# mypy: ignore-errors
 import random
 import re
 import tempfile

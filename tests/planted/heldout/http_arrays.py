@@ -1,6 +1,5 @@
 """Arrays behind a web server with 25 ms to each answer, fetched one by one by two workers."""
 
-# mypy: ignore-errors
 import io
 import sys
 import urllib.request

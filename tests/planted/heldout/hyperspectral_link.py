@@ -3,7 +3,6 @@
 The station is simulated on the loopback interface: all connections together get RATE bytes per second.
 """
 
-# mypy: ignore-errors
 import argparse
 import multiprocessing as mp
 import threading

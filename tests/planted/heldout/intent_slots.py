@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 """Joint intent and slot tagging of short utterances with a small transformer encoder."""
 
 import argparse

@@ -1,6 +1,5 @@
 """Lines of JSON in gzip files, a stream split between two workers, features parsed in Python."""
 
-# mypy: ignore-errors
 import gzip
 import json
 import pathlib

@@ -1,6 +1,5 @@
 """Autoencoder on a folder of small JPEGs, with a validation pass and a checkpoint of the best model."""
 
-# mypy: ignore-errors
 import argparse
 import time
 from pathlib import Path

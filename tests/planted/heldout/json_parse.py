@@ -1,6 +1,5 @@
 """Annotations as JSON strings that are parsed and rasterised anew each epoch, the same each time."""
 
-# mypy: ignore-errors
 import json
 
 import numpy as np

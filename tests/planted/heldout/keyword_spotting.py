@@ -1,7 +1,5 @@
 """Keyword spotting with MFCCs and a small CNN. Clips are one second at 16 kHz, int16, one .npy file each."""
 
-# mypy: ignore-errors
-
 import argparse
 import pathlib
 import time

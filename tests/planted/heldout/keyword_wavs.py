@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 """Keyword spotting from one-second wav clips: filterbank envelopes and a small CNN, with mixup."""
 
 import argparse

@@ -1,6 +1,5 @@
 """Inverse dynamics of a robot arm: a very deep, very narrow residual net on joint states."""
 
-# mypy: ignore-errors
 import argparse
 import time
 

@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 import argparse
 import copy
 import tempfile

@@ -1,6 +1,5 @@
 """Every sample that was ever made is remembered, in each of the workers."""
 
-# mypy: ignore-errors
 import numpy as np
 import torch
 from torch import nn

@@ -1,6 +1,5 @@
 """GRU forecaster as a LightningModule."""
 
-# mypy: ignore-errors
 import argparse
 import os
 import time

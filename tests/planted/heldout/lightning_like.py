@@ -1,6 +1,5 @@
 """A module with training_step, a data module and a trainer, as Lightning has them; rows come from a mapped table."""
 
-# mypy: ignore-errors
 import sys
 from pathlib import Path
 

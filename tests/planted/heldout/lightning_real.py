@@ -1,6 +1,5 @@
 """Lightning's Trainer; samples are ready, the collate function builds the batch value by value."""
 
-# mypy: ignore-errors
 import lightning
 import torch
 from torch.utils.data import DataLoader, Dataset

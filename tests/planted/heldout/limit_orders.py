@@ -1,6 +1,5 @@
 """Mid-price move from limit-order-book snapshots. All snapshots live in memory as they came out of the feed parser."""
 
-# mypy: ignore-errors
 import argparse
 import os
 import time

@@ -1,6 +1,5 @@
 """A small language model that takes random windows of a mapped file of ids by itself: nothing to find."""
 
-# mypy: ignore-errors
 import sys
 from pathlib import Path
 

@@ -1,6 +1,5 @@
 """Electric load forecasting: 48 steps in, 12 steps out, four feeders, from one long .npy recording."""
 
-# mypy: ignore-errors
 import argparse
 import os
 import time

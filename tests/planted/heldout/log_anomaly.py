@@ -1,6 +1,5 @@
 """Next-event model over server log templates (a small causal transformer); log keys are already ids in one long array."""
 
-# mypy: ignore-errors
 import argparse
 import math
 import os

@@ -1,6 +1,5 @@
 """Policy gradient for a toy lunar lander, vectorised environments, with a very chatty run log."""
 
-# mypy: ignore-errors
 import argparse
 import json
 import logging

@@ -1,6 +1,5 @@
 """Crops and mirrors each sample of the batch in the training loop, one after the other."""
 
-# mypy: ignore-errors
 import random
 
 import torch

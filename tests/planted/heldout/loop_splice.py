@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 # Splice-site model: a small conv net scores every base, a pairwise ranking loss wants true sites above the decoys.
 import argparse
 import time

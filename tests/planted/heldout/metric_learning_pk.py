@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 """Embedding model for product matching, batch-hard triplet loss with P x K batches."""
 
 import argparse

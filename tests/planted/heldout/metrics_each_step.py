@@ -1,6 +1,5 @@
 """Running averages kept in a meter class that reads the device again and again in every step."""
 
-# mypy: ignore-errors
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 

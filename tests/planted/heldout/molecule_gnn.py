@@ -1,6 +1,5 @@
 """Predict a molecular property with a small message-passing network over dense and sparse views of the graph."""
 
-# mypy: ignore-errors
 import argparse
 import os
 import pickle

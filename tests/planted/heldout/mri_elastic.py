@@ -1,6 +1,5 @@
 """Brain-lesion segmentation on 2D MRI slices with elastic deformation (Simard et al.) drawn anew for every sample."""
 
-# mypy: ignore-errors
 import argparse
 import time
 

@@ -1,7 +1,5 @@
 """Sequence tagger: BiLSTM with a linear-chain CRF on top, synthetic named-entity data kept in a pickle."""
 
-# mypy: ignore-errors
-
 import argparse
 import os
 import pickle

@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 """Topic and tone classifier on top of frozen word vectors, driven by a small Trainer."""
 
 import argparse

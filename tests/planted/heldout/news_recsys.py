@@ -1,6 +1,5 @@
 """Click prediction from reading histories: who opens which article."""
 
-# mypy: ignore-errors
 import sys
 import time
 

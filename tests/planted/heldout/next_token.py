@@ -1,6 +1,5 @@
 """Train a toy encoder that predicts the next token of a synthetic language."""
 
-# mypy: ignore-errors
 import argparse
 import contextlib
 import pathlib

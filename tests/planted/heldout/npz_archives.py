@@ -1,6 +1,5 @@
 """Simulations in .npz archives of 100 frames; the archive that was opened last is kept."""
 
-# mypy: ignore-errors
 import sys
 from pathlib import Path
 

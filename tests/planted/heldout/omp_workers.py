@@ -1,6 +1,5 @@
 """Two workers that filter with torch, each with eight threads of its own, on a machine with few cores."""
 
-# mypy: ignore-errors
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset

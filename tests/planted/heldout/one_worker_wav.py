@@ -1,6 +1,5 @@
 """Audio in 16-bit files, resampled in a single worker while a core idles."""
 
-# mypy: ignore-errors
 import sys
 import wave
 from pathlib import Path

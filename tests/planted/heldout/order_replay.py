@@ -3,7 +3,6 @@
 The event log can only be replayed from its start, so every worker replays the day and yields its own share of snapshots.
 """
 
-# mypy: ignore-errors
 import argparse
 import time
 

@@ -1,6 +1,5 @@
 """Who won? A small transformer reads the moves of a chess game."""
 
-# mypy: ignore-errors
 import argparse
 import random
 import time

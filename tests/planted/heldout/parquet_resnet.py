@@ -1,6 +1,5 @@
 """Residual MLP/CNN on sensor frames stored in parquet, with an EMA copy, cosine schedule and validation per epoch."""
 
-# mypy: ignore-errors
 import argparse
 import copy
 import logging

@@ -1,6 +1,5 @@
 """Masked residue model on peptides and proteins."""
 
-# mypy: ignore-errors
 import argparse
 import math
 import time

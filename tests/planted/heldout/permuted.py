@@ -1,6 +1,5 @@
 """Heavy numpy augmentation in two workers that already fill both cores."""
 
-# mypy: ignore-errors
 import numpy as np
 import torch
 from torch import nn

@@ -1,6 +1,5 @@
 """Image classifier with gradient accumulation and loss scaling."""
 
-# mypy: ignore-errors
 import argparse
 import time
 from pathlib import Path

@@ -1,6 +1,5 @@
 """An image folder: large JPEGs, decoded and randomly cropped in workers."""
 
-# mypy: ignore-errors
 import random
 import sys
 from pathlib import Path

@@ -1,6 +1,5 @@
 """Plankton classification, grey-scale crops, small residual CNN."""
 
-# mypy: ignore-errors
 import argparse
 import os
 import tempfile

@@ -1,6 +1,5 @@
 """A small GPT on a stream of token ids kept in a memory-mapped file."""
 
-# mypy: ignore-errors
 import argparse
 import copy
 import os

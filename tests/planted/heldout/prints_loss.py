@@ -1,6 +1,5 @@
 """A running mean of the loss, read back from the device after every step."""
 
-# mypy: ignore-errors
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

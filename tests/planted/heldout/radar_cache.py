@@ -1,6 +1,5 @@
 """Rain nowcasting from radar frames. Frames are fetched from the archive on first use and kept in a local cache folder."""
 
-# mypy: ignore-errors
 import argparse
 import multiprocessing as mp
 import os

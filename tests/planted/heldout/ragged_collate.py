@@ -1,6 +1,5 @@
 """Graphs as lists of edges; the collate function copies them into padded matrices, number by number."""
 
-# mypy: ignore-errors
 import torch
 from torch import nn
 from torch.utils.data import DataLoader

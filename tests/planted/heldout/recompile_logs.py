@@ -1,6 +1,5 @@
 """Next-event model over server log sessions. Sessions of one length are batched together, so nothing is padded."""
 
-# mypy: ignore-errors
 import random
 import sys
 import time

@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 # matrix factorisation with popularity-corrected draws: rare items are drawn more often
 import sys
 import time

@@ -1,6 +1,5 @@
 """Reviews split by a regular expression and looked up word by word, in every epoch anew."""
 
-# mypy: ignore-errors
 import random
 import re
 

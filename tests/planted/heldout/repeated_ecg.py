@@ -1,6 +1,5 @@
 """Arrhythmia from ECG strips: wavelet scalogram of each strip, then a small conv net. Many epochs over few patients."""
 
-# mypy: ignore-errors
 from __future__ import annotations
 
 import argparse

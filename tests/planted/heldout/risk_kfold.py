@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 """Five-fold cross-validation of a credit-risk MLP."""
 
 import argparse

@@ -1,6 +1,5 @@
 """A recurrent net stepped by hand: a hundred and fifty tiny cells for each batch, on one core."""
 
-# mypy: ignore-errors
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

@@ -1,6 +1,5 @@
 """Behaviour cloning for a 7-DoF arm: many proprioceptive channels -> joint command."""
 
-# mypy: ignore-errors
 import argparse
 import time
 

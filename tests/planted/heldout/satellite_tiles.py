@@ -1,6 +1,5 @@
 """Land-cover classification of aerial tiles (10 classes). Tiles are JPEGs in <root>/<class>/<n>.jpg."""
 
-# mypy: ignore-errors
 import argparse
 import glob
 import io

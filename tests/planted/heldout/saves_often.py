@@ -1,6 +1,5 @@
 """A trainer class that writes a checkpoint every 25 steps."""
 
-# mypy: ignore-errors
 import sys
 from pathlib import Path
 

@@ -1,6 +1,5 @@
 """Road segmentation with a small U-Net; tiles are kept in memory, one background worker crops and flips them."""
 
-# mypy: ignore-errors
 import argparse
 import pathlib
 import shutil

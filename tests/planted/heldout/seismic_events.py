@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 """Event type and magnitude from variable-length multichannel recordings of two stations."""
 
 import argparse

@@ -1,6 +1,5 @@
 """P-wave arrival picking on 3-component seismograms; waveforms come as .pt shards of a few hundred traces each."""
 
-# mypy: ignore-errors
 import argparse
 import os
 import shutil

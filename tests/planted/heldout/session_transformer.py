@@ -1,6 +1,5 @@
 """Predict from a shop session (a list of page ids) whether it ends in a purchase. Sessions are in gzipped JSON lines."""
 
-# mypy: ignore-errors
 import argparse
 import gzip
 import json

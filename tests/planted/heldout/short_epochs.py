@@ -1,6 +1,5 @@
 """Few-shot episodes: epochs of a dozen batches, and new workers for each of them."""
 
-# mypy: ignore-errors
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

@@ -1,7 +1,5 @@
 """SimCLR on a folder of photographs. Two random views per photo, NT-Xent loss."""
 
-# mypy: ignore-errors
-
 import argparse
 import io
 import random

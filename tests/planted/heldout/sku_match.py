@@ -1,6 +1,5 @@
 """Learn an embedding in which two photos of one product lie closer than photos of other products."""
 
-# mypy: ignore-errors
 import argparse
 import time
 from pathlib import Path

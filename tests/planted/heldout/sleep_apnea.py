@@ -1,6 +1,5 @@
 """Sleep apnea detection from 30 s SpO2 + airflow epochs. Short training epochs, evaluated after each of them."""
 
-# mypy: ignore-errors
 import argparse
 import os
 import tempfile

@@ -1,6 +1,5 @@
 """Files on a mount where every open takes its time, read one after the other."""
 
-# mypy: ignore-errors
 import sys
 import time
 from pathlib import Path

@@ -1,6 +1,5 @@
 """A sampler that draws without replacement from a Python list, looking for what is left."""
 
-# mypy: ignore-errors
 import random
 
 import torch

@@ -1,6 +1,5 @@
 """A small GAN on synthetic 48x48 pictures, learnt at 16x16. Two networks, two optimizers, an averaged generator for sampling."""
 
-# mypy: ignore-errors
 import argparse
 import copy
 import os

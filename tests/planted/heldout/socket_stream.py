@@ -1,6 +1,5 @@
 """Every sample is asked for over a socket; the server answers after 25 ms."""
 
-# mypy: ignore-errors
 import socket
 import socketserver
 import struct

@@ -1,6 +1,5 @@
 """A list of a million names, given to spawned workers: minutes before the first batch on a real one."""
 
-# mypy: ignore-errors
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset

@@ -1,6 +1,5 @@
 """Waveforms become spectrograms by numpy in the data set, the same in every epoch."""
 
-# mypy: ignore-errors
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset

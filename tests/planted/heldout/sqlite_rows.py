@@ -1,6 +1,5 @@
 """Rows of an SQLite table, one SELECT by its key for each sample."""
 
-# mypy: ignore-errors
 import sqlite3
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Temperature correction for weather stations; readings come from an sqlite database, one block of rows per query."""
 
-# mypy: ignore-errors
-
 import argparse
 import os
 import sqlite3

@@ -4,7 +4,6 @@ python straggler_seismic.py                                  (starts both ranks 
 torchrun --nproc-per-node 2 straggler_seismic.py
 """
 
-# mypy: ignore-errors
 import argparse
 import os
 import time

@@ -1,6 +1,5 @@
 """Samples are dicts of many little arrays and strings, collated into lists; two workers send them over."""
 
-# mypy: ignore-errors
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset

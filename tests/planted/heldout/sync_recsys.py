@@ -1,6 +1,5 @@
 """Two-tower recommender on the (simulated) accelerator, with popularity-weighted negatives drawn on the host."""
 
-# mypy: ignore-errors
 import argparse
 import time
 

@@ -1,6 +1,5 @@
 """A table kept as a list of dicts, as csv.DictReader gives it; every sample is built field by field."""
 
-# mypy: ignore-errors
 import random
 
 import torch

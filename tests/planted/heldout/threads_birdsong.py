@@ -1,6 +1,5 @@
 """Bird song classifier. Clips are turned into denoised log-mel frames by the loader's workers."""
 
-# mypy: ignore-errors
 import sys
 import time
 

@@ -1,7 +1,5 @@
 """Route support tickets to one of 12 queues with a small transformer over the beginning of the ticket."""
 
-# mypy: ignore-errors
-
 import argparse
 import json
 import os

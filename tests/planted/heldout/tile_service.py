@@ -2,7 +2,6 @@
 
 For a run without the real service, a stand-in is started on a local port and answers like the real one."""
 
-# mypy: ignore-errors
 import argparse
 import asyncio
 import atexit

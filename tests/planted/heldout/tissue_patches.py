@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 """Tissue-type classification of 32x32 patches; keeps the weights with the best macro F1."""
 
 import argparse

@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 """Click-through-rate model on tabular impressions (ids, dense features, click history)."""
 
 import argparse

@@ -1,4 +1,3 @@
-# mypy: ignore-errors
 """MLP on flattened glyphs; keeps a run directory with scalars, weight statistics and a curve."""
 
 import argparse

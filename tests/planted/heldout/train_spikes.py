@@ -1,6 +1,5 @@
 """Decode hand velocity from binned neural activity with leaky integrator layers."""
 
-# mypy: ignore-errors
 import argparse
 import time
 

@@ -1,6 +1,5 @@
 """Sea level forecast from tide gauges, air pressure and wind: 6 hours ahead from the last 72 hours."""
 
-# mypy: ignore-errors
 import argparse
 import os
 import tempfile

@@ -1,6 +1,5 @@
 """Sentences of every length, all padded to 256 for a small transformer."""
 
-# mypy: ignore-errors
 import torch
 from torch import nn
 from torch.utils.data import DataLoader

@@ -1,6 +1,5 @@
 """A compiled model that is given another length in every batch, static shapes only."""
 
-# mypy: ignore-errors
 import torch
 from torch import nn
 from torch.utils.data import DataLoader

@@ -1,6 +1,5 @@
 """A convolutional VAE on 32x32 glyphs stored in one zip of PNG files."""
 
-# mypy: ignore-errors
 import argparse
 import io
 import os

@@ -1,6 +1,5 @@
 """Validation one sample at a time, over a set as large as the training set."""
 
-# mypy: ignore-errors
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

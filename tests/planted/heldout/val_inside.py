@@ -1,6 +1,5 @@
 """A long validation every twenty-five steps, in the middle of an epoch."""
 
-# mypy: ignore-errors
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

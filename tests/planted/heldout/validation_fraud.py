@@ -1,6 +1,5 @@
 """Card fraud with a small residual MLP; early stopping looks at the validation set several times per epoch."""
 
-# mypy: ignore-errors
 import sys
 import time
 

@@ -1,6 +1,5 @@
 """Rare classes more often: a sampler that draws each index anew from all weights."""
 
-# mypy: ignore-errors
 import numpy as np
 import torch
 from torch import nn

@@ -1,6 +1,5 @@
 """Everything in memory, two workers that fetch whole batches, values read every 50 steps: nothing to find."""
 
-# mypy: ignore-errors
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 

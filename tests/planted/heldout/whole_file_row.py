@@ -1,6 +1,5 @@
 """One long recording in one file of 24 MB: read whole from the disk for every window that is cut out of it."""
 
-# mypy: ignore-errors
 import sys
 from pathlib import Path
 

@@ -1,6 +1,5 @@
 """Blurs each picture in Python and numpy; nobody set num_workers."""
 
-# mypy: ignore-errors
 import numpy as np
 import torch
 
