@@ -27,7 +27,7 @@ types: .venv/.installed-dev
 # Tests that measure time run after the others, alone.
 tests: .venv/.installed-dev chromium
 	$(COMPILE) src examples tests/planted
-	$(BIN)/pytest -n 5 --dist worksteal -m "not alone and not long"
+	$(BIN)/pytest -n 4 --dist worksteal -m "not alone and not long"
 	$(BIN)/pytest -m alone
 
 # Whole tunings of the real program, minutes each; what they are made of is in `make test`.

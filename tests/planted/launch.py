@@ -23,13 +23,15 @@ from typing import Any
 def session(leader: int) -> set[int]:
     """The processes of this session that live now, zombies left out."""
     found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for process in Path("/proc").iterdir():  # `glob("*/stat")` fails where one ends meanwhile
+        if not process.name.isdecimal():
+            continue
         try:
-            fields = stat.read_text().rpartition(")")[2].split()
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[3]) == leader and fields[0] != "Z":
-            found.add(int(stat.parent.name))
+            found.add(int(process.name))
     return found
 
 
@@ -104,7 +106,7 @@ def main() -> None:
         pids: set[int] = set()
         while not (ended := os.waitpid(child, os.WNOHANG))[0]:
             pids |= session(child)
-            time.sleep(0.05)
+            time.sleep(0.1)
         answer = {"code": os.waitstatus_to_exitcode(ended[1]), "leader": child, "pids": sorted(pids | {child})}
         print(json.dumps(answer), flush=True)
 
