@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.observe import probe_making
 from stoker.observe.probe_ahead import first_share, weight
 from stoker.observe.probe_copies import Own, padding_share
 from stoker.observe.probe_inspect import Inspector
@@ -145,6 +146,16 @@ def test_text_that_becomes_integers_is_timed_once_wherever_it_happens(maker: str
         sys.setprofile(None)
     assert (follower.seconds > 0) is is_text
     assert len(follower.places) == is_text
+
+
+def test_calls_are_not_followed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_making, "FOLLOWED_S", 0.0)
+    sys.setprofile(Follower())
+    try:
+        given_text(TEXT)
+        assert sys.getprofile() is None
+    finally:
+        sys.setprofile(None)
 
 
 # ---- which lines start operations ------------------------------------------------------------------------------

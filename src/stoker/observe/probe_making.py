@@ -19,6 +19,8 @@ PLAN: list[str] = []
 MOST_CALLS = 25
 SHORTEST_TEXT = 12
 FEWEST_IDS = 3
+FOLLOWED_S = 5.0
+"""How long calls are followed at most: a look at each of a million would take longer than the calls."""
 TEXT_LIBRARIES = ("tokenizers", "sentencepiece", "tiktoken", "youtokentome", "fastBPE")
 """Compiled tokenizers, whose arguments a profile cannot see."""
 
@@ -111,6 +113,7 @@ class Follower:
     """
 
     def __init__(self) -> None:
+        self._until = time.perf_counter() + FOLLOWED_S
         self.seconds = 0.0
         self.places: dict[str, float] = {}
         self._open: dict[FrameType, float] = {}
@@ -121,7 +124,9 @@ class Follower:
         """What `sys.setprofile` calls."""
         if event == "call":
             now = time.perf_counter()
-            if not self._open and _takes_text(frame):
+            if now > self._until:
+                sys.setprofile(None)
+            elif not self._open and _takes_text(frame):
                 self._open[frame] = now
                 self._fed.update(self._around(frame))
             elif _is_users(frame.f_code.co_filename):
