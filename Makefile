@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 # pip compiles on one core, and also what is hardly ever imported; some files are not meant to be compiled.
-RARE := transformers/models|moto/(?!s3|core|moto)\w+|pip|setuptools|mypyc?|networkx|sympy|torchmetrics|torch/(testing|_inductor|onnx)|tests
+RARE := transformers/models|moto/(?!s3|core|moto)\w+|pip|setuptools|mypyc?|networkx|sympy|torchmetrics|torch/(testing|_inductor|onnx)|heldout|tests
 COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/($(RARE))/'
 
 .PHONY: demo test test-long lint types tests pictures chromium clean
@@ -24,11 +24,11 @@ lint: .venv/.installed-dev
 types: .venv/.installed-dev
 	$(BIN)/mypy
 
-# Tests that measure time run after the others, alone.
+# Tests that measure time run after the others, alone; all of them lie in tests/sim.
 tests: .venv/.installed-dev chromium
 	$(COMPILE) src examples tests/planted
 	$(BIN)/pytest -n 4 --dist worksteal -m "not alone and not long"
-	$(BIN)/pytest -m alone
+	$(BIN)/pytest -m alone tests/sim
 
 # Whole tunings of the real program, minutes each; what they are made of is in `make test`.
 test-long: .venv/.installed-dev
