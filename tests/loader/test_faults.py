@@ -283,3 +283,32 @@ def test_more_shards_than_descriptors_say_what_to_do(tmp_path: Path) -> None:
         done.stdout
     )
     assert done.stdout.endswith("80\n")
+
+
+HEADERS = """
+import gc, sys, threading, time
+import numpy as np
+from stoker.loader.source.header import read_header
+
+np.save("rows.npy", np.zeros(24, [("id", "<i8"), ("odd", "|u1", (3,)), ("half", "<f2", (5,)), ("big", ">i4")]))
+gc.set_threshold(5, 2, 2)
+gc.callbacks.append(lambda *_: time.sleep(0))  # as anybody does who watches the collector
+failed = []
+
+def parse():
+    try:
+        for _ in range(300):
+            assert read_header("rows.npy").shape == (24,)
+    except BaseException as error:
+        failed.append(error)
+
+threads = [threading.Thread(target=parse) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+sys.exit(repr(failed) if failed else 0)
+"""
+
+
+def test_headers_are_read_by_many_threads_at_once(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", HEADERS], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

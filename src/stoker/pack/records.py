@@ -1,6 +1,5 @@
 """Records of one size, from `.npy` shards to `.npy` shards; rows are bytes here, whatever their fields."""
 
-import ast
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import OtherTypeError, TruncatedError, UsageError
-from stoker.loader.source.header import read_header
+from stoker.loader.source.header import literal, read_header
 from stoker.pack import keys
 from stoker.pack.hashing import Hashing
 from stoker.pack.plan import VERSION, Options, Output, Piece, Plan, count_for, source_file, split
@@ -106,7 +105,7 @@ def write(plan: Plan, number: int, place: Path, spills: Sequence[Any]) -> tuple[
 def _header(settings: Mapping[str, Any], rows: int) -> bytes:
     """The first bytes of a file: version 1.0 of the format or, for names that it has no letters for, 3.0."""
     shape = tuple(int(side) for side in settings["shape"].split(",") if side)
-    said = {"descr": ast.literal_eval(settings["descr"]), "fortran_order": False, "shape": (rows, *shape)}
+    said = {"descr": literal(settings["descr"]), "fortran_order": False, "shape": (rows, *shape)}
     written = io.BytesIO()
     try:
         np.lib.format.write_array_header_1_0(written, said)

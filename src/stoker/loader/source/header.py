@@ -13,6 +13,7 @@ _HEADER_MOST = 1 << 16
 _MAGIC = b"\x93NUMPY"
 _PREFIX = 12  # magic, version, and the length of the header
 _UTF8_SINCE = 3
+_TRIES = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,21 @@ def read_header(path: str) -> Header:
     return _parse(path, text.decode("latin-1" if head[6] < _UTF8_SINCE else "utf-8"), start + count)
 
 
+def literal(text: str) -> Any:
+    """`ast.literal_eval`, also while other threads parse: Python 3.11 counts the depth of all of them together, and
+    fails where a collection of garbage lets another one in. Tried again, not locked: a fork could copy a closed lock.
+    """
+    for _ in range(_TRIES):
+        try:
+            return ast.literal_eval(text)
+        except SystemError:
+            continue
+    return ast.literal_eval(text)
+
+
 def _parse(path: str, text: str, offset: int) -> Header:
     try:
-        said = ast.literal_eval(text)
+        said = literal(text)
         dtype = np.lib.format.descr_to_dtype(said["descr"])
         shape, fortran = tuple(int(n) for n in said["shape"]), bool(said["fortran_order"])
     except (ValueError, SyntaxError, KeyError, TypeError) as error:
