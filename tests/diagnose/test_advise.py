@@ -32,7 +32,7 @@ def candidates(cause: str, **changes: Any) -> list[Any]:
     return list(advise(said, seen).findings[0].candidates)
 
 
-@pytest.mark.parametrize("cause", sorted(set(CAUSES) - {"compute-bound", "healthy", "straggler"}))
+@pytest.mark.parametrize("cause", sorted(set(CAUSES) - {"compute-bound", "healthy"}))
 def test_every_cause_leads_to_something_to_do(cause: str) -> None:
     found = candidates(cause, num_workers=1, persistent_workers=False)
     assert found
@@ -71,6 +71,31 @@ def test_images_are_to_be_packed_at_a_size_and_other_data_as_it_is(cause: str) -
         packs = [one for one in found if one.hint.startswith("stoker pack /d ")]
         assert bool(packs) == ((cause, sized) not in {("decode-cpu", False), ("shuffle-thrash", True)})
         assert all(("--size" in one.hint, one.changes_results) == (sized, sized) for one in packs)
+
+
+@pytest.mark.parametrize(
+    ("files", "opened"),
+    [
+        (("s3://photos/train/cat/1.jpg", "s3://photos/train/dog/2.jpg"), "s3://photos/train/"),
+        (("http://host:9/tiles/1.jpg", "http://host:9/tiles/2.jpg"), "http://host:9/tiles/"),
+    ],
+)
+def test_images_that_come_from_elsewhere_are_to_be_fetched_from_there(files: tuple[str, ...], opened: str) -> None:
+    said, seen = case("request-latency")
+    made = dataclasses.replace(seen.workers[0], makings=(Making(8, 1.0, 0, None, None, (), files),))
+    found = advise(said, dataclasses.replace(seen, workers=(made,))).findings[0].candidates
+    source = f'stoker.open("{opened}", size=(224, 224)'
+    assert any(one.kind == "loader" and one.hint.startswith(f"+ data = {source}") for one in found)
+    assert any(one.hint.startswith(source) and one.hint.endswith(".stage()") for one in found)
+    assert not any("DATA" in one.hint for one in found)
+
+
+def test_data_that_comes_from_elsewhere_and_cannot_be_fetched_has_no_address_in_the_advice() -> None:
+    said, seen = case("request-latency")
+    files = ("http://host:9/a/1.npy", "http://host:9/a/2.npy")
+    made = dataclasses.replace(seen.workers[0], makings=(Making(8, 1.0, 0, None, None, (), files),))
+    found = advise(said, dataclasses.replace(seen, workers=(made,))).findings[0].candidates
+    assert not any("host:9" in one.hint for one in found)
 
 
 def test_a_run_gains_by_a_restart_only_early() -> None:

@@ -20,6 +20,7 @@ MOST_EXAMPLES = 24
 NAMED = {"open": 0, "urllib.Request": 0}
 """Audit events whose first argument names something that is read."""
 REQUEST = "http.client.send"
+HTTPS_PORT = 443
 CODE = (".py", ".pyc", ".so", ".pth")
 LIBRARIES = ("/site-packages/", "/dist-packages/", ".so.")
 PYTHONS = (sys.prefix, sys.base_prefix)
@@ -70,10 +71,12 @@ class Counts:
                 self.opens += 1
                 if len(self._names) < MOST_NAMES:
                     self._names.add(hash(name))
-                if len(self.examples) < MOST_EXAMPLES and _is_data(name, args):
+                if event == "open" and len(self.examples) < MOST_EXAMPLES and _is_data(name, args):
                     self.examples[name] = None
         elif event == REQUEST:
             self.requests += 1
+            if len(self.examples) < MOST_EXAMPLES and (address := address_of(*args)):
+                self.examples[address] = None
 
     def _watch_sockets(self) -> None:
         socket = import_module("socket").socket
@@ -100,19 +103,40 @@ def is_code(name: str) -> bool:
     return name.endswith(CODE) or name.startswith(MAPPED_BY_OTHERS) or any(part in name for part in LIBRARIES)
 
 
+def address_of(connection: Any, data: Any) -> str | None:
+    """What a GET asks for, as one would write it down; None for all else, and where the path alone does not say it.
+
+    A request that is signed as S3's are is one to a bucket: the first part of its path, or of its host on Amazon's own.
+    """
+    if not isinstance(data, bytes) or not data.startswith(b"GET /"):
+        return None
+    first, *lines = data.decode("latin-1").split("\r\n")
+    path = first.split(" ")[1]
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    host = headers.get("host", "")
+    if not host or "?" in path:
+        return None
+    if headers.get("authorization", "").startswith("AWS4"):
+        bucket, on_amazon, _ = host.partition(".s3.")
+        return f"s3://{bucket}{path}" if on_amazon else f"s3:/{path}"
+    scheme = "https" if getattr(connection, "default_port", None) == HTTPS_PORT else "http"
+    return f"{scheme}://{host}{path}"
+
+
 COUNTS = Counts()
 
 
 def files_read() -> tuple[str, ...]:
-    """Some regular files that this process reads: opened while counted, or mapped."""
-    names = [*COUNTS.examples]
+    """Some regular files that this process reads, opened while counted or mapped, and addresses that it asks for."""
+    addresses = [name for name in COUNTS.examples if "://" in name]
+    names = [name for name in COUNTS.examples if "://" not in name]
     with suppress(OSError):
         for line in Path("/proc/self/maps").read_text().splitlines():
             fields = line.split(maxsplit=5)
             if len(fields) > 5 and "x" not in fields[1]:  # noqa: PLR2004
                 names.append(fields[5])
     found = dict.fromkeys(str(Path(name).absolute()) for name in names if not is_code(name))
-    return tuple(name for name in found if name.startswith("http") or Path(name).is_file())[:MOST_EXAMPLES]
+    return (*(name for name in found if Path(name).is_file()), *addresses)[:MOST_EXAMPLES]
 
 
 def fingerprint(batch: Any, most_bytes: int = 8 << 20) -> tuple[int, int]:

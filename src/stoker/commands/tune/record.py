@@ -273,7 +273,7 @@ def _data_bytes(found: Found) -> int | None:
         return None
     makings = [m for worker in found.seen.workers for m in worker.makings]
     makings += [m for track in found.seen.tracks for m in track.probes.makings]
-    names = [Path(name) for making in makings for name in making.files if not name.startswith("http")]
+    names = [Path(name) for making in makings for name in making.files if "://" not in name]
     kinds = {(path.parent, path.suffix) for path in names if path.suffix}
     sizes = [file.stat().st_size for folder, suffix in kinds for file in _listed(folder, suffix)]
     return sum(sizes) or None
