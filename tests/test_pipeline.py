@@ -42,6 +42,14 @@ def test_no_loop_is_faster_than_its_device_whether_it_waits_for_it_or_not() -> N
     assert changed(pipeline(device_s=0.02), FACTS, {"batch_size": 20}, device_speed=4).device_s == pytest.approx(0.01)
 
 
+def test_many_tensors_make_workers_slower_than_none() -> None:
+    alone = Pipeline(0, 2, 2, (0.25,), (0.0,), loop_cpu_s=0.03, loop_wait_s=0.03)
+    many = replace(alone, tensors=768)
+    assert step_s(many) == step_s(alone)
+    assert step_s(replace(alone, workers=2)) < 0.6 * step_s(alone)
+    assert step_s(replace(many, workers=2)) > 1.2 * step_s(many)
+
+
 def test_strangers_take_their_share_and_more_processes_get_more() -> None:
     alone = pipeline(workers=0, loop_wait_s=0.0)
     crowded = replace(alone, strangers=3.0)  # a half of a core for a process of ours

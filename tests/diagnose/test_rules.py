@@ -303,6 +303,13 @@ def test_workers_do_not_take_the_samplers_time_off_the_main_thread() -> None:
     assert (without["too-few-workers"].gain_max or 0.0) > 4
 
 
+@pytest.mark.parametrize(("arrays", "blamed"), [(2, True), (768, False)])
+def test_workers_that_would_send_hundreds_of_arrays_are_not_advised(arrays: int, *, blamed: bool) -> None:
+    alone = waiting(real=slow(3e-3), workers=0, facts=loader(num_workers=0))
+    track = dataclasses.replace(alone.track, batch_arrays=((1, arrays),))
+    assert ("too-few-workers" in found(dataclasses.replace(alone, track=track))) == blamed
+
+
 def test_saving_counts_also_where_the_device_is_busy_otherwise() -> None:
     busy = dataclasses.replace(parts(checkpoint=3.0), device_step_s=0.1)  # all of the forecast epoch
     assert found(busy)["checkpoint-stall"].gain_max == pytest.approx(1.3)

@@ -11,6 +11,8 @@ from stoker.records.diagnosis import Finding
 
 SPEED_UP = 1.12
 """What another number of workers or threads must bring on the same machine, minutes apart."""
+SENT_ARRAY_S = 0.8e-3
+"""To send and to receive one array or tensor of a batch, on two slow cores: each is passed on by a call of its own."""
 IN_FLIGHT = 0.8
 """Share of /dev/shm that batches in flight may fill before it counts as small."""
 MANY_OBJECTS, MANY_BYTES = 1000, 16 << 20
@@ -39,9 +41,8 @@ def too_few_workers(facts: Facts) -> Finding | None:
     if facts.workers:
         gain = facts.data_gain(facts.workers / facts.cores)
     else:  # made beside the loop instead of in it; the loop takes a part of one core
-        gain = facts.step_gain(
-            max((facts.loader_s or facts.wait_s) / max(facts.cores - 0.5, 1.0), facts.without_data_s)
-        )
+        make_all_s = (facts.loader_s or facts.wait_s) + _arrays(facts) * SENT_ARRAY_S
+        gain = facts.step_gain(max(make_all_s / max(facts.cores - 0.5, 1.0), facts.without_data_s))
     off = facts.off("cores", "as is")
     measured = facts.rate_ratio("cores") if off < noise.BLIND else None
     if (measured is not None and measured < SPEED_UP) or gain < GAIN:
@@ -56,6 +57,11 @@ def too_few_workers(facts: Facts) -> Finding | None:
         off=facts.data_off,
         sure=noise.likely(measured, 1.0, off) if measured is not None else _unrated(facts),
     )
+
+
+def _arrays(facts: Facts) -> int:
+    """Arrays in a batch that the loop makes itself, and a worker would have to send."""
+    return dict(facts.track.batch_arrays).get(facts.facts.loader, 0) if facts.facts else 0
 
 
 def _unrated(facts: Facts) -> float:

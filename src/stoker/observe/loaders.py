@@ -15,7 +15,7 @@ from stoker.observe.patches import Patches
 from stoker.observe.probe_ahead import dismiss
 from stoker.observe.probe_gather import shape_of
 from stoker.observe.recorder import Recorder, clock
-from stoker.observe.workers import ORDERED, ROW
+from stoker.observe.workers import ORDERED, ROW, weigh
 from stoker.records.observed import ARG, Kind
 
 CALLS = "_stoker_orders"
@@ -158,7 +158,8 @@ def _watch_deaths(module: Any, recorder: Recorder, patches: Patches, pace: Pace)
 
 def _delivered(epoch: Epoch, batch: Any, recorder: Recorder, pace: Pace) -> None:
     if epoch.batches == 1:
-        recorder.note("batch", loader=epoch.loader, samples=recorder.attempt(_samples, batch))
+        _, arrays = recorder.attempt(weigh, batch) or (0, 0)
+        recorder.note("batch", loader=epoch.loader, samples=recorder.attempt(_samples, batch), arrays=arrays)
     pace.delivered(epoch, batch)
 
 

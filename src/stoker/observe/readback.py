@@ -225,6 +225,7 @@ class Process:
             device_starts_ns=tuple(work[0:whole:3]),
             device_ends_ns=tuple(work[1:whole:3]),
             device_work=tuple(work[2:whole:3]),
+            batch_arrays=tuple((n["loader"], n["arrays"]) for n in self.all("batch") if n.get("arrays")),
         )
 
     def _probes(self) -> Probes:

@@ -11,6 +11,9 @@ import random
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+SEND_S, RECEIVE_S = 0.5e-3, 0.3e-3
+"""Of one tensor, for the worker and for the loop: each has a descriptor of its own, passed through a socket that is
+opened for it. Hundreds of small ones in a batch, sent by DataLoader on two slow cores; a fast machine takes a third."""
 STEPS = 400
 WARMUP = 60
 """Simulated steps that are left out: the queue fills."""
@@ -23,6 +26,7 @@ class Pipeline:
     `work_s` and `wait_s` are a worker's CPU and its waiting for one batch. The loop takes `loop_cpu_s` of a core and
     `loop_wait_s` (the device, mostly) for each step; the device itself is busy for `device_s`, and no loop is faster.
     `worker_bytes`, `batch_bytes` and `main_bytes` are memory.
+    A batch is `tensors` tensors, each of which costs something where it comes from a worker.
     An epoch has `epoch_steps` (None: not known); each worker takes `worker_start_s` at its start, unless `persistent`.
     """
 
@@ -41,6 +45,7 @@ class Pipeline:
     persistent: bool = False
     device_s: float = 0.0
     strangers: float = 0.0  # processes of others that want a core all the time
+    tensors: float = 0.0
 
     def thinned(self, every: int) -> "Pipeline":
         """The same, from every n-th batch that was measured."""
@@ -89,7 +94,8 @@ def epoch_step_s(pipeline: Pipeline, *, seed: int = 0) -> float:
     start_s = 0.0 if pipeline.persistent else pipeline.workers * pipeline.worker_start_s
     # Nothing is ready when an epoch begins, and all workers make their first batch at once.
     rate = min(1.0, pipeline.cores / (pipeline.workers + pipeline.strangers))
-    first_s = sum(pipeline.work_s) / len(pipeline.work_s) / rate + sum(pipeline.wait_s) / len(pipeline.wait_s)
+    work_s = sum(pipeline.work_s) / len(pipeline.work_s) + pipeline.tensors * SEND_S
+    first_s = work_s / rate + sum(pipeline.wait_s) / len(pipeline.wait_s)
     late_s = max(start_s + first_s - steady_s, 0.0)
     return steady_s + late_s / pipeline.epoch_steps
 
@@ -130,7 +136,7 @@ class _Run:
             self._consume(wait_s, work_s)
         elif self._consumed in self._ready:
             self._ready.remove(self._consumed)
-            self._consume(0.0, 0.0)
+            self._consume(0.0, pipeline.tensors * RECEIVE_S)
 
     def _consume(self, wait_s: float, work_s: float) -> None:
         pipeline = self._pipeline
@@ -142,7 +148,8 @@ class _Run:
         allowed = self._consumed + pipeline.workers * pipeline.prefetch
         for worker in range(pipeline.workers):
             if worker not in self._making and self._next[worker] < allowed:
-                self._making[worker] = (self._next[worker], _Activity(*self._batch()))
+                wait_s, work_s = self._batch()
+                self._making[worker] = (self._next[worker], _Activity(wait_s, work_s + pipeline.tensors * SEND_S))
                 self._next[worker] += pipeline.workers
 
     def _batch(self) -> tuple[float, float]:

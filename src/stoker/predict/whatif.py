@@ -49,8 +49,17 @@ def measured(seen: Observation, named: Attribution, peak_bytes: int | None = Non
         batch_bytes=max((batch.sent_bytes for batch in batches), default=0),
         device_s=(seen.tracks[0].device_busy_ns or 0) / 1e9 / max(len(named.steps), 1),
         strangers=max(cores / share - 1, 0.0) if share < 1 else 0.0,
+        tensors=_tensors(seen, facts, batches),
     )
     return replace(pipeline, **_epoch(named, facts, pipeline.make_s, share))
+
+
+def _tensors(seen: Observation, facts: LoaderFacts, batches: Sequence[WorkerBatch]) -> float:
+    """Tensors and arrays in a batch: those that were sent, or those in the first one that the loop made itself."""
+    sent = [batch.tensors for batch in batches if batch.tensors]
+    if sent:
+        return sum(sent) / len(sent)
+    return float(dict(seen.tracks[0].batch_arrays).get(facts.loader, 0))
 
 
 def _share_of_a_core(batches: Sequence[WorkerBatch]) -> float:

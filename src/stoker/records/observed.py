@@ -138,6 +138,7 @@ class Track:
     device_starts_ns: tuple[int, ...] = ()  # of each piece of work on the device's own timeline, where it has one
     device_ends_ns: tuple[int, ...] = ()
     device_work: tuple[int, ...] = ()  # places in DEVICE_WORK
+    batch_arrays: tuple[tuple[int, int], ...] = ()  # a loader, and the arrays in its first batch
 
 
 @dataclass(frozen=True, slots=True)
