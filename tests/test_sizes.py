@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.errors import UsageError
-from stoker.sizes import format_bytes, parse_bytes
+from stoker.sizes import format_bytes, parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,14 @@ def test_what_is_too_small_is_refused_by_name() -> None:
 @given(st.integers(1, 2**50))
 def test_a_size_for_people_reads_back_as_nearly_the_same(size_bytes: int) -> None:
     assert parse_bytes(format_bytes(size_bytes)) == pytest.approx(size_bytes, rel=0.05)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("1.5 m", 90), ("2h", 7200)])
+def test_a_duration_means_what_it_says(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "soon", "1d", "1e3", "nan"])
+def test_what_is_not_a_duration_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError, match="expected something like 90s"):
+        parse_seconds(text)

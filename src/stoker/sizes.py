@@ -1,4 +1,4 @@
-"""Sizes in bytes, as people write them: `16GiB`, `1.5 GB`, `4096`."""
+"""Sizes in bytes and durations in seconds, as people write them: `16GiB`, `1.5 GB`, `4096`; `90`, `90s`, `10m`."""
 
 import re
 
@@ -12,6 +12,17 @@ _UNITS = {
     **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", start=1)},
 }
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+
+
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", re.ASCII)
+
+
+def parse_seconds(text: str) -> float:
+    """The seconds of a duration such as `90`, `90s`, `10m` or `1.5h`."""
+    match = _DURATION.fullmatch(text)
+    if match is None or float(match[1]) <= 0:
+        raise UsageError(f"{text!r} is not a duration; expected something like 90s, 10m or 1.5h")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 def parse_bytes(text: int | str, name: str | None = None, *, least_bytes: int = 1) -> int:

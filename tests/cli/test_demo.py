@@ -77,6 +77,7 @@ def test_a_checkout_prefers_its_own_cases() -> None:
         (["demo", "record"], "'record' is not one of 'records', 'volumes', 'events', 'images', 'text'"),
         (["demo", "--scale", "0"], "0.0 is not in the range x>0"),
         (["demo", "--out", "file"], "'file' is a file"),
+        (["demo", "--scale", "big"], "'big' is not a number"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str], complaint: str) -> None:

@@ -80,8 +80,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+NUMBERS = {
+    "a valid float range": "a number",
+    "a valid integer range": "a whole number",
+    "a valid integer": "a whole number",
+}
+
+
 def _sentence(error: click.ClickException) -> str:
     text = " ".join(error.format_message().split())
+    for clicks, ours in NUMBERS.items():
+        text = text.replace(clicks, ours)
     context = getattr(error, "ctx", None)
     stop = "" if text.endswith((".", "?")) else "."
     return f"{text}{stop} See: {context.command_path} --help" if context is not None else text

@@ -22,6 +22,7 @@ from stoker.predict import epoch_parts, forecast
 from stoker.records.attributed import Attribution, Course
 from stoker.records.diagnosis import Diagnosis
 from stoker.records.observed import Observation
+from stoker.sizes import parse_seconds
 
 NEEDED_STEPS = 4
 """Fewer steps than this are not judged."""
@@ -34,10 +35,10 @@ INTERRUPTED = 130
 @click.option("--observe-only", is_flag=True, help="Only watch: no experiments inside the run, so no ceilings.")
 @click.option(
     "--budget",
-    default=60.0,
+    default="60s",
+    metavar="TIME",
     show_default=True,
-    type=click.FloatRange(1),
-    help="Seconds of training to watch; experiments take at most half of them.",
+    help="How long to watch the training; experiments take at most half of it.",
 )
 @click.option("--json", "json_path", type=OutFile(), help="Also write the report as JSON to this file.")
 @click.option("--html", "html_path", type=OutFile(), help="Also write the page to this file.")
@@ -48,7 +49,7 @@ def doctor(
     steps: int | None,
     whole: bool,
     observe_only: bool,
-    budget: float,
+    budget: str,
     json_path: Path | None,
     html_path: Path | None,
     no_html: bool,
@@ -73,12 +74,12 @@ def doctor(
     from stoker.observe.options import BUDGET_SHARE, Options
     from stoker.observe.originals import recover
 
-    words = resolve(command)
+    budget_s, words = parse_seconds(budget), resolve(command)
     recover(HOME)
     ledger = Ledger()
     row = ledger.open_run(words, out)
-    options = Options(whole=whole, steps=steps, budget_s=budget, path_before=_path_before(), probe=not observe_only)
-    live = Live(row, budget * BUDGET_SHARE if options.probe and not whole else 0.0)
+    options = Options(whole=whole, steps=steps, budget_s=budget_s, path_before=_path_before(), probe=not observe_only)
+    live = Live(row, budget_s * BUDGET_SHARE if options.probe and not whole else 0.0)
     ended = launch(words, row.directory.resolve(), options, live.tick)
     live.clear()
     seen, named, diagnosis = _follow(row.directory)

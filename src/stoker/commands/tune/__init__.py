@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--budget", default="10m", show_default=True, help="How long to try, in all.")
+@click.option("--budget", default="10m", show_default=True, metavar="TIME", help="How long to try, in all.")
 @click.option(
     "--knob",
     "knobs",
@@ -92,9 +92,9 @@ def tune(
 
 def _requested(words: Sequence[str], given: dict[str, object]) -> "Request":
     """The command line, checked as a whole before anything is written."""
-    from stoker.commands.tune.request import Request, goal_seconds, seconds, wishes
+    from stoker.commands.tune.request import Request, goal_seconds, wishes
     from stoker.observe.launch import resolve
-    from stoker.sizes import parse_bytes
+    from stoker.sizes import parse_bytes, parse_seconds
     from stoker.trial.command import Command
 
     config, max_ram, knobs = given["config"], given["max_ram"], given["knobs"]
@@ -108,8 +108,8 @@ def _requested(words: Sequence[str], given: dict[str, object]) -> "Request":
         start=wanted.start,
         asked=wanted.asked,
         search=wanted.search,
-        budget_s=seconds(str(given["budget"])),
-        steady_s=seconds(str(given["steady"])),
+        budget_s=parse_seconds(str(given["budget"])),
+        steady_s=parse_seconds(str(given["steady"])),
         max_ram_bytes=None if max_ram is None else parse_bytes(str(max_ram)),
         goal_s=goal_seconds(None if given["goal"] is None else str(given["goal"])),
         keep_results=bool(given["keep_results"]),

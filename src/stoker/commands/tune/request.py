@@ -1,7 +1,6 @@
 """What the user asked for, read from the command line once and kept, so that an interrupted tuning can go on."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 from stoker.errors import UsageError
 from stoker.records.codec import decode, encode
 from stoker.records.observed import Value
+from stoker.sizes import parse_seconds
 from stoker.trial.command import Command, like
 
 FILE = "request.json"
@@ -101,14 +101,6 @@ def _check_filled(command: Command, start: Mapping[str, Value]) -> None:
         )
 
 
-def seconds(text: str) -> float:
-    """A duration as people write it: `90`, `90s`, `10m`, `1.5h`."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
-    if match is None or float(match[1]) <= 0:
-        raise UsageError(f"{text!r} is not a duration; expected something like 90s, 10m or 1.5h")
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
-
-
 def goal_seconds(text: str | None) -> float | None:
     """`epoch=20m`."""
     if text is None:
@@ -116,4 +108,4 @@ def goal_seconds(text: str | None) -> float | None:
     name, _, value = text.partition("=")
     if name != "epoch" or not value:
         raise UsageError(f"--goal {text} is not a goal; expected something like epoch=20m")
-    return seconds(value)
+    return parse_seconds(value)
