@@ -9,6 +9,7 @@ forecast run the real program on plain scripts and on the five cases.
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import random
@@ -66,14 +67,16 @@ def batches_of(width: int, batch: int) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[None]:
-    """Hooks and sampler as in a child of `stoker doctor`."""
+def watched(*, ready: bool = False) -> Iterator[None]:
+    """Hooks and sampler as in a child of `stoker doctor --whole`; `ready` for experiments, of which none is made."""
     from stoker.observe.child import Observer
     from stoker.observe.options import Options
 
     with tempfile.TemporaryDirectory() as directory:
-        observer = Observer(Path(directory), Options(whole=True))
+        observer = Observer(Path(directory), Options(whole=not ready))
         observer.start()
+        if observer.pace.probes is not None:
+            observer.pace.probes._left_s = 0.0  # noqa: SLF001
         try:
             yield
         finally:
@@ -100,15 +103,21 @@ def overhead(shapes: list[tuple[str, int, int, int]], blocks: int) -> list[dict[
         step = make_loop(width, depth, batch)
         count = max(20, round(0.2 / time_block(step, plain, width, batch, 30)[1]))
         draw = random.Random(0)
-        times: dict[str, list[tuple[float, ...]]] = {"plain": [], "stoker": [], "profiler": []}
-        contexts = {"plain": plain, "stoker": watched, "profiler": profiled}
+        ready = functools.partial(watched, ready=True)
+        contexts: dict[str, Callable[[], Any]] = {
+            "plain": plain,
+            "stoker": watched,
+            "ready": ready,
+            "profiler": profiled,
+        }
+        times: dict[str, list[tuple[float, ...]]] = {label: [] for label in contexts}
         for _ in range(blocks):
             order = list(contexts)
             draw.shuffle(order)
             for label in order:
                 times[label].append(time_block(step, contexts[label], width, batch, count))
         base = statistics.median(block[1] for block in times["plain"])
-        quick = {label: statistics.median(block[2] for block in times[label]) for label in ("plain", "stoker")}
+        quick = {label: statistics.median(block[2] for block in times[label]) for label in ("plain", "stoker", "ready")}
         low, high = interval([a[1] / b[1] for a, b in zip(times["stoker"], times["plain"], strict=True)])
         rows.append(
             {
@@ -119,6 +128,7 @@ def overhead(shapes: list[tuple[str, int, int, int]], blocks: int) -> list[dict[
                 "low": low,
                 "high": high,
                 "stoker_us_a_step": (quick["stoker"] - quick["plain"]) * 1e6,
+                "between_experiments_us": (quick["ready"] - quick["plain"]) * 1e6,
                 "stoker_wall_ratio": ratio(times, "stoker", 0),
                 "profiler_cpu_ratio": ratio(times, "profiler", 1),
                 "profiler_wall_ratio": ratio(times, "profiler", 0),

@@ -42,6 +42,13 @@ def test_no_loop_is_faster_than_its_device_whether_it_waits_for_it_or_not() -> N
     assert changed(pipeline(device_s=0.02), FACTS, {"batch_size": 20}, device_speed=4).device_s == pytest.approx(0.01)
 
 
+def test_threads_of_a_library_leave_less_for_workers() -> None:
+    alone = Pipeline(0, 2, 2, (1.5,), (0.0,), loop_cpu_s=0.0, loop_wait_s=0.04, spread=1.5)
+    assert step_s(alone) == pytest.approx(1.04)
+    assert step_s(replace(alone, workers=1)) == pytest.approx(1.0, rel=0.05)
+    assert step_s(replace(alone, workers=8)) == pytest.approx(0.75, rel=0.05)
+
+
 def test_many_tensors_make_workers_slower_than_none() -> None:
     alone = Pipeline(0, 2, 2, (0.25,), (0.0,), loop_cpu_s=0.03, loop_wait_s=0.03)
     many = replace(alone, tensors=768)

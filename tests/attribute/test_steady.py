@@ -46,6 +46,18 @@ def test_batches_that_were_ready_beforehand_are_not_steady() -> None:
     assert found.mean_step_s == pytest.approx(0.02, rel=0.1)
 
 
+@given(st.integers(2, 16), st.integers(1, 4), st.data())
+def test_batches_that_come_in_bursts_are_counted_by_whole_rounds(makers: int, rounds: int, data: st.DataObject) -> None:
+    """Wherever the run begins and ends: each round is one long wait and as many batches as there are workers."""
+    more, phase = data.draw(st.integers(0, makers - 1)), data.draw(st.integers(0, makers - 1))
+    count = rounds * makers + more
+    times = [0.02] + [5.0 if (i + phase) % makers == 0 else 0.01 for i in range(count)]
+    found = steady.find(steps(times), head=0, makers=makers)
+    assert found is not None
+    mean = (5.0 + 0.01 * (makers - 1)) / makers
+    assert found.mean_step_s == pytest.approx(mean) or len(found.steps) < makers
+
+
 def test_spikes_have_their_period() -> None:
     times = [0.1 if i % 20 == 19 else 0.01 for i in range(200)]
     found = steady.find(steps(times), head=0)

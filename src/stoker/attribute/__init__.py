@@ -38,7 +38,7 @@ def attribute(track: Track) -> Attribution:
         hot_lines=phases.hot_lines(track, row, names, held) if row else (),
         steps=steps,
         passes=structure.passes,
-        steady=steady.find(steps, _head(track.loaders, structure)),
+        steady=steady.find(steps, *_head(track.loaders, structure)),
         loaders=_waits(track.loaders, structure),
         between_s=_between(row, names, structure),
         checkpoint_s=_spans(events, Kind.SAVE),
@@ -80,12 +80,12 @@ def _steps(row: Sequence[Segment], names: Sequence[PhaseName], structure: Struct
     return tuple(steps)
 
 
-def _head(loaders: Sequence[LoaderFacts], structure: Structure) -> int:
-    """Batches that workers can have ready before the first one is asked for."""
+def _head(loaders: Sequence[LoaderFacts], structure: Structure) -> tuple[int, int]:
+    """Batches that workers can have ready before the first one is asked for, and how many workers there are."""
     for facts in loaders:
         if facts.loader == structure.primary:
-            return ahead(facts)
-    return 0
+            return ahead(facts), facts.num_workers
+    return 0, 0
 
 
 def _waits(loaders: Sequence[LoaderFacts], structure: Structure) -> tuple[LoaderWait, ...]:

@@ -19,8 +19,12 @@ AGREEMENT = 0.7
 """Spikes have a period if this share of the distances between them agree, within one step."""
 
 
-def find(steps: Sequence[Step], head: int) -> Steady | None:
-    """The steady steps, without the first of each epoch and the `head` batches that were ready before it."""
+def find(steps: Sequence[Step], head: int, makers: int = 1) -> Steady | None:
+    """The steady steps, without the first of each epoch and the `head` batches that were ready before it.
+
+    `makers` workers take turns: slow ones deliver as many batches at once and then none for a while, so the mean is
+    over whole rounds of them.
+    """
     candidates = _inner(steps, head)
     if not candidates:
         return None
@@ -31,10 +35,20 @@ def find(steps: Sequence[Step], head: int) -> Steady | None:
         warmup_steps=chosen[0],
         steps=tuple(chosen),
         step_s=spread(kept),
-        mean_step_s=math.fsum(kept) / len(kept),
+        mean_step_s=_mean_of_rounds([steps[i] for i in chosen], makers),
         drift_share=_drift(kept),
         spikes=_spikes(kept),
     )
+
+
+def _mean_of_rounds(steps: Sequence[Step], makers: int) -> float:
+    """Seconds a step, over as many steps of each epoch as are a multiple of `makers`; over all, if there are fewer."""
+    epochs: dict[int, list[float]] = {}
+    for step in steps:
+        epochs.setdefault(step.epoch, []).append(step.seconds)
+    rounds = [value for own in epochs.values() for value in own[len(own) % max(makers, 1) :]]
+    kept = rounds or [step.seconds for step in steps]
+    return math.fsum(kept) / len(kept)
 
 
 def _inner(steps: Sequence[Step], head: int) -> list[int]:

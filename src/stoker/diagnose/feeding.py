@@ -42,7 +42,8 @@ def too_few_workers(facts: Facts) -> Finding | None:
         gain = facts.data_gain(facts.workers / facts.cores)
     else:  # made beside the loop instead of in it; the loop takes a part of one core
         make_all_s = (facts.loader_s or facts.wait_s) + _arrays(facts) * SENT_ARRAY_S
-        gain = facts.step_gain(max(make_all_s / max(facts.cores - 0.5, 1.0), facts.without_data_s))
+        cpu_s = made.mean_cpu_s * made.samples / facts.cores  # of all threads: a library may have its own
+        gain = facts.step_gain(max(make_all_s / max(facts.cores - 0.5, 1.0), cpu_s, facts.without_data_s))
     off = facts.off("cores", "as is")
     measured = facts.rate_ratio("cores") if off < noise.BLIND else None
     if (measured is not None and measured < SPEED_UP) or gain < GAIN:

@@ -147,8 +147,9 @@ class Pace:
             self._watched_ns = now_ns
         spent_ns = now_ns - self._watched_ns if self._watched_ns else 0
         source = epoch.source
-        ahead = (getattr(source, "num_workers", 0) or 0) * (getattr(source, "prefetch_factor", 0) or 0)
-        wanted = TRIAL_STEPS + ahead
+        workers = getattr(source, "num_workers", 0) or 0
+        ahead = workers * (getattr(source, "prefetch_factor", 0) or 0)
+        wanted = max(TRIAL_STEPS, workers + 2) + ahead  # at least one whole round of them
         enough = epoch.batches >= wanted or self.backwards >= TRIAL_LONGEST * wanted
         longest = spent_ns > TRIAL_LONGEST * self._budget_ns and self.backwards >= TRIAL_LEAST
         return spent_ns > self._budget_ns and (enough or longest)

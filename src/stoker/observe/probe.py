@@ -91,7 +91,10 @@ class Probes:
 
     def orders(self, loader: int | None) -> Orders:
         """The order that a loader's sampler gives."""
-        return self._orders.setdefault(loader or 0, Orders())
+        found = self._orders.get(loader or 0)
+        if found is None:
+            found = self._orders[loader or 0] = Orders()
+        return found
 
     # ---- called by the loader's hooks
 
@@ -173,8 +176,12 @@ class Probes:
         """End what is over, begin what is due."""
         now = clock()
         self._turns[epoch.loader] += 1
-        self._note_step(now)
-        self._end_inspection()
+        if self._delivered_ns and self._window is None:  # the loop's own time: from delivery to the next request
+            self._times.append((self._delivered_ns, now))
+        if now >= self._limits.due_ns:
+            self._limits.read()
+        if self._inspector is not None:
+            self._end_inspection()
         if self._window is not None:
             if not epoch.held:
                 self._end_replay(epoch)
@@ -186,17 +193,11 @@ class Probes:
             self._choose()
             self._begin(iterator, epoch, original)
 
-    def _note_step(self, now: int) -> None:
-        """The loop's own time for the batch before: from delivery to the next request."""
-        if self._delivered_ns and self._window is None:
-            self._times.append((self._delivered_ns, now))
-        self._limits.read()
-
     def _is_due(self, epoch: Epoch, now: int) -> bool:
-        if not self._plan or self._left_s <= 0 or not epoch.trained or self._is_distributed():
-            return False
         seconds = (now - self._since_ns) / 1e9
-        enough = self._real >= max(REAL_STEPS, min(_head(epoch.source) + 4, 3 * REAL_STEPS)) and seconds >= REAL_S
+        if seconds < REAL_S or not self._plan or self._left_s <= 0 or not epoch.trained or self._is_distributed():
+            return False
+        enough = self._real >= max(REAL_STEPS, min(_head(epoch.source) + 4, 3 * REAL_STEPS))
         return enough or (self._real >= 2 and seconds > REAL_LONGEST_S)  # noqa: PLR2004
 
     def _choose(self) -> None:

@@ -94,11 +94,15 @@ FEWEST = 2
 
 
 def drained(came: list[int], ready: int, cpu_s: float, workers: int) -> Drain | None:
-    """The rate of the loader alone: without the batches that may have been ready before."""
+    """The rate of the loader alone: without the batches that may have been ready before.
+
+    Slow workers deliver one batch each and then none for a while: over whole rounds of them, if there is one.
+    """
     if not workers or len(came) < ready + 2:
         return None
-    first = max(ready - 1, 0)
-    counted = len(came) - 1 - first
+    counted = len(came) - 1 - max(ready - 1, 0)
+    counted -= counted % workers if counted > workers else 0
+    first = len(came) - 1 - counted
     return Drain(counted, (came[-1] - came[first]) / 1e9, cpu_s * counted / len(came), workers)
 
 

@@ -20,7 +20,8 @@ class Limits:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._next_ns = 0
+        self.due_ns = 0
+        """When to look again."""
         self._first: tuple[int, float] | None = None
         self._last: tuple[int, float] | None = None
         self._quota: float | None = None
@@ -30,9 +31,9 @@ class Limits:
     def read(self) -> None:
         """Look again, at most twice a second."""
         now = clock()
-        if now < self._next_ns:
+        if now < self.due_ns:
             return
-        self._next_ns = now + EVERY_NS
+        self.due_ns = now + EVERY_NS
         quota, throttled = _quota()
         self._quota = quota if quota is not None else self._quota
         if throttled is not None:

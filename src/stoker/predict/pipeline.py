@@ -23,7 +23,8 @@ WARMUP = 60
 class Pipeline:
     """A loader and its loop. Lists hold one entry for each batch that was measured; draws keep them together.
 
-    `work_s` and `wait_s` are a worker's CPU and its waiting for one batch. The loop takes `loop_cpu_s` of a core and
+    `work_s` and `wait_s` are a worker's CPU and its waiting for one batch; it works on `spread` cores at once, where a
+    library has threads of its own. The loop takes `loop_cpu_s` of a core and
     `loop_wait_s` (the device, mostly) for each step; the device itself is busy for `device_s`, and no loop is faster.
     `worker_bytes`, `batch_bytes` and `main_bytes` are memory.
     A batch is `tensors` tensors, each of which costs something where it comes from a worker.
@@ -46,6 +47,7 @@ class Pipeline:
     device_s: float = 0.0
     strangers: float = 0.0  # processes of others that want a core all the time
     tensors: float = 0.0
+    spread: float = 1.0
 
     def thinned(self, every: int) -> "Pipeline":
         """The same, from every n-th batch that was measured."""
@@ -54,7 +56,7 @@ class Pipeline:
     @property
     def make_s(self) -> float:
         """Seconds that one worker takes for a batch, alone."""
-        return (sum(self.work_s) + sum(self.wait_s)) / len(self.work_s)
+        return (sum(self.work_s) / self.spread + sum(self.wait_s)) / len(self.work_s)
 
     @property
     def memory_bytes(self) -> int:
@@ -65,10 +67,11 @@ class Pipeline:
 
 @dataclass(slots=True)
 class _Activity:
-    """Something that takes time: waiting first, then a core."""
+    """Something that takes time: waiting first, then a core, or as many as it works on at once."""
 
     wait_s: float
     work_s: float
+    cores: float = 1.0
 
     @property
     def is_waiting(self) -> bool:
@@ -93,9 +96,9 @@ def epoch_step_s(pipeline: Pipeline, *, seed: int = 0) -> float:
         return steady_s
     start_s = 0.0 if pipeline.persistent else pipeline.workers * pipeline.worker_start_s
     # Nothing is ready when an epoch begins, and all workers make their first batch at once.
-    rate = min(1.0, pipeline.cores / (pipeline.workers + pipeline.strangers))
+    rate = min(1.0, pipeline.cores / (pipeline.workers * pipeline.spread + pipeline.strangers))
     work_s = sum(pipeline.work_s) / len(pipeline.work_s) + pipeline.tensors * SEND_S
-    first_s = work_s / rate + sum(pipeline.wait_s) / len(pipeline.wait_s)
+    first_s = work_s / (rate * pipeline.spread) + sum(pipeline.wait_s) / len(pipeline.wait_s)
     late_s = max(start_s + first_s - steady_s, 0.0)
     return steady_s + late_s / pipeline.epoch_steps
 
@@ -133,7 +136,7 @@ class _Run:
         pipeline = self._pipeline
         if not pipeline.workers:
             wait_s, work_s = self._batch()
-            self._consume(wait_s, work_s)
+            self._consume(wait_s, work_s / pipeline.spread)
         elif self._consumed in self._ready:
             self._ready.remove(self._consumed)
             self._consume(0.0, pipeline.tensors * RECEIVE_S)
@@ -149,7 +152,8 @@ class _Run:
         for worker in range(pipeline.workers):
             if worker not in self._making and self._next[worker] < allowed:
                 wait_s, work_s = self._batch()
-                self._making[worker] = (self._next[worker], _Activity(wait_s, work_s + pipeline.tensors * SEND_S))
+                work_s += pipeline.tensors * SEND_S
+                self._making[worker] = (self._next[worker], _Activity(wait_s, work_s, pipeline.spread))
                 self._next[worker] += pipeline.workers
 
     def _batch(self) -> tuple[float, float]:
@@ -161,15 +165,15 @@ class _Run:
         active = [one for _, one in self._making.values()]
         if self._loop is not None:
             active.append(self._loop)
-        busy = sum(1 for one in active if not one.is_waiting)
+        busy = sum(one.cores for one in active if not one.is_waiting)
         rate = min(1.0, self._pipeline.cores / (busy + self._pipeline.strangers)) if busy else 1.0
-        passed = min(one.wait_s if one.is_waiting else one.work_s / rate for one in active)
+        passed = min(one.wait_s if one.is_waiting else one.work_s / (rate * one.cores) for one in active)
         self._now_s += passed
         for one in active:
             if one.is_waiting:
                 one.wait_s = 0.0 if one.wait_s <= passed else one.wait_s - passed
             else:
-                done = passed * rate
+                done = passed * rate * one.cores
                 one.work_s = 0.0 if one.work_s <= done * (1 + 1e-12) else one.work_s - done
         self._finish()
 

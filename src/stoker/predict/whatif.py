@@ -40,8 +40,8 @@ def measured(seen: Observation, named: Attribution, peak_bytes: int | None = Non
         workers=facts.num_workers,
         prefetch=facts.prefetch_factor or 2,
         cores=cores,
-        work_s=tuple(batch.user_s + batch.system_s for batch in batches),
-        wait_s=tuple(max(batch.blocked_s, 0.0) for batch in batches),
+        work_s=tuple(_cpu_s(batch) for batch in batches),
+        wait_s=tuple(_waiting_s(batch) for batch in batches),
         loop_cpu_s=cpu_s * share,
         loop_wait_s=wait_s,
         main_bytes=_main_bytes(seen, facts.num_workers * worker_bytes, peak_bytes),
@@ -50,8 +50,26 @@ def measured(seen: Observation, named: Attribution, peak_bytes: int | None = Non
         device_s=(seen.tracks[0].device_busy_ns or 0) / 1e9 / max(len(named.steps), 1),
         strangers=max(cores / share - 1, 0.0) if share < 1 else 0.0,
         tensors=_tensors(seen, facts, batches),
+        spread=_spread(batches),
     )
     return replace(pipeline, **_epoch(named, facts, pipeline.make_s, share))
+
+
+def _cpu_s(batch: WorkerBatch) -> float:
+    """Of all threads: a library may have its own."""
+    return max(batch.user_s + batch.system_s, batch.process_cpu_s)
+
+
+def _waiting_s(batch: WorkerBatch) -> float:
+    """For files and sockets, not for other threads of the same process, which work meanwhile."""
+    elsewhere_s = _cpu_s(batch) - batch.user_s - batch.system_s
+    return max(batch.blocked_s - elsewhere_s, 0.0)
+
+
+def _spread(batches: Sequence[WorkerBatch]) -> float:
+    """Cores that making a batch takes at once, while it does not wait."""
+    working_s = sum(batch.user_s + batch.system_s + batch.blocked_s - _waiting_s(batch) for batch in batches)
+    return max(sum(map(_cpu_s, batches)) / working_s, 1.0) if working_s else 1.0
 
 
 def _tensors(seen: Observation, facts: LoaderFacts, batches: Sequence[WorkerBatch]) -> float:
