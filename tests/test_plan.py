@@ -60,6 +60,15 @@ def test_workers_that_crowd_the_cores_are_tried_fewer_whatever_the_simulation_sa
     ]
 
 
+def test_what_only_workers_have_is_not_tried_without_any() -> None:
+    said = saying(finding("too-few-workers", 2.4, ("num_workers", 2), ("persistent_workers", True)))
+    alone = [set(one.knobs) for one in ideas(situation(said=said))]
+    assert {"num_workers"} in alone
+    assert {"persistent_workers"} not in alone
+    hired = ideas(situation(said=said, base={"num_workers": 2}))
+    assert {"persistent_workers"} in [set(one.knobs) for one in hired]
+
+
 def test_nothing_is_tried_where_the_model_is_the_bound() -> None:
     bound = replace(WAITING, work_s=(0.0001,), wait_s=(0.0,), loop_wait_s=0.1)
     assert ideas(situation(pipeline=bound)) == []
@@ -73,14 +82,15 @@ def test_what_memory_does_not_hold_is_not_even_an_idea() -> None:
 def test_findings_that_cannot_be_simulated_are_ordered_by_their_bound() -> None:
     threads = finding("thread-oversubscription", 1.2, ("worker_threads", 1))
     said = saying(threads, finding("no-mixed-precision", 2.0, ("amp", "bf16")))
-    quiet = replace(WAITING, wait_s=(0.0,), work_s=(0.0001,), loop_wait_s=0.1)
-    found = ideas(situation(said=said, pipeline=quiet))
+    quiet = replace(WAITING, workers=2, persistent=True, wait_s=(0.0,), work_s=(0.0001,), loop_wait_s=0.1)
+    hired = replace(FACTS, num_workers=2, prefetch_factor=2, persistent_workers=True)
+    found = ideas(situation(said=said, pipeline=quiet, facts=hired))
     assert [(dict(one.knobs), one.cause) for one in found] == [
         ({"amp": "bf16"}, "no-mixed-precision"),
         ({"worker_threads": 1}, "thread-oversubscription"),
     ]
     assert [one.predicted_ratio for one in found] == [None, None]
-    kept = ideas(situation(said=said, pipeline=quiet, keep_results=True))
+    kept = ideas(situation(said=said, pipeline=quiet, facts=hired, keep_results=True))
     assert [dict(one.knobs) for one in kept] == [{"worker_threads": 1}]
 
 

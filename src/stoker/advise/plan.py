@@ -24,6 +24,10 @@ GROWTH = 2
 ON_INPUT = {"num_workers", "prefetch_factor", "persistent_workers", "worker_threads", "multiprocessing_context"}
 
 
+OF_WORKERS = ON_INPUT - {"num_workers"}
+"""What means nothing without a worker."""
+
+
 @dataclass(frozen=True, slots=True)
 class Idea:
     """Knobs to try together, and why. `predicted_ratio` is simulated; `gain_max` is a bound, where nothing could be."""
@@ -54,6 +58,11 @@ class Situation:
     keep_results: bool
     fits: Callable[[int], bool]  # in memory
     potential: float | None = None  # what the model itself allows, times the present rate
+
+    @property
+    def workers(self) -> int:
+        """How many the reference has."""
+        return int(self.base.get("num_workers", self.facts.num_workers if self.facts else 0) or 0)
 
     def ratio(self, knobs: Mapping[str, Value]) -> float | None:
         """Simulated: the rate with these knobs over the rate as it is."""
@@ -102,7 +111,7 @@ def _from_findings(now: Situation) -> Iterator[Idea]:
 
 
 def _from_candidate(now: Situation, finding: Finding, candidate: Candidate, name: str) -> Iterator[Idea]:
-    if name in now.base and name != "num_workers":
+    if (name in now.base and name != "num_workers") or (name in OF_WORKERS and not now.workers):
         return
     knobs = {name: candidate.value}
     if not now.is_safe(knobs) or (name == "num_workers" and any("num_workers" in one for one in now.tried)):
@@ -141,8 +150,7 @@ def _simulated(now: Situation) -> Iterator[Idea]:
         return
     yield from _workers(now, now.pipeline)
     yield from _no_more_than_cores(now, now.pipeline)
-    workers = now.base.get("num_workers", now.facts.num_workers)
-    if not workers:
+    if not now.workers:
         return
     yield from _best(now, "prefetch_factor", (1, 2, 4, 8), "more batches ready hide the slow ones")
     if not now.is_set("persistent_workers", True):
