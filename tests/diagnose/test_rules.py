@@ -10,7 +10,20 @@ from diagnose.runs import Bench, Inspection, Ordering, facts, loader, made, phas
 from stoker.diagnose import CAUSES, RULES, noise, order
 from stoker.diagnose.causes import GAIN
 from stoker.diagnose.facts import Facts
-from stoker.records import Cold, Container, Finding, Kind, Line, LineOps, Making, Pass, Probes, Replay, WorkerBatch
+from stoker.records import (
+    Cold,
+    Container,
+    Drain,
+    Finding,
+    Kind,
+    Line,
+    LineOps,
+    Making,
+    Pass,
+    Probes,
+    Replay,
+    WorkerBatch,
+)
 
 
 def row(**changes: Any) -> WorkerBatch:
@@ -290,6 +303,14 @@ def test_batches_that_are_only_copied_into_shared_memory_are_transport(
     took = slow(5e-3, collate_s=4.9e-3, cpu_s=5e-4, system_s=system_s, sent_bytes=size)
     run = waiting(real=took, probes=Probes(default_collate=default))
     assert ("ipc" in found(run)) == shared
+
+
+@pytest.mark.parametrize(("received_s", "blamed"), [(0.04, True), (0.001, False)])
+def test_batches_that_the_main_thread_unpacks_are_transport(received_s: float, *, blamed: bool) -> None:
+    """The loader alone takes 65 ms of a step of 100 ms, because the loop cannot compute while it receives."""
+    probes = Probes(drains=(Drain(10, 0.65, 10 * received_s, 2),))
+    run = waiting(real=slow(1e-5), loader_s=0.065, probes=probes)
+    assert ("ipc" in found(run)) == blamed
 
 
 def test_workers_do_not_take_the_samplers_time_off_the_main_thread() -> None:

@@ -17,6 +17,7 @@ from stoker.observe.probe_ahead import first_share, weight
 from stoker.observe.probe_copies import Own, padding_share
 from stoker.observe.probe_inspect import Inspector
 from stoker.observe.probe_making import Follower
+from stoker.observe.workers import weigh
 from stoker.records import Inspection
 from stoker.records.codec import decode
 
@@ -46,6 +47,10 @@ class Named(Slotted):
 def test_what_lies_in_slots_weighs_something() -> None:
     batch = Named(torch.zeros(1000), b"12345")
     assert weight([batch, None, {"x": Slotted(torch.zeros(10))}]) == (4045, 0)
+
+
+def test_tensors_that_are_sent_are_counted_in_objects_too() -> None:
+    assert weigh([Slotted(torch.zeros(10)), {"y": (torch.zeros(5), "text", 3)}]) == (60, 2)
 
 
 def test_the_batch_that_is_inspected_is_weighed_against_the_others() -> None:

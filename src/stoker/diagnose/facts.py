@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from stoker.attribute.steady import quantile
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN
 from stoker.diagnose.production import Production, made_s, net_s, production
@@ -171,7 +172,15 @@ class Facts:
             return False
         if not self.workers:
             return min(self.wait_s, self.made_s or self.wait_s) / self.step_s > 1 - 1 / GAIN
-        return self.loader_s is None or max(self.loader_s, self.made_wall_s) >= DATA_SHARE * self.step_s
+        if self.loader_s is None:
+            return True
+        return max(self.loader_s + self.received_s, self.made_wall_s) >= DATA_SHARE * self.step_s
+
+    @property
+    def received_s(self) -> float:
+        """CPU of the main thread for receiving a batch: time in which it cannot do a step's own work."""
+        receiving = [drain.cpu_s / drain.batches for drain in self.probes.drains if drain.batches]
+        return max(quantile(receiving, 0.5) - self.ordering_s, 0.0) if receiving and self.workers else 0.0
 
     @property
     def made_wall_s(self) -> float:

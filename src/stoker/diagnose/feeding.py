@@ -172,8 +172,7 @@ def ipc(facts: Facts) -> Finding | None:
     if (shared := _shared(facts, made)) is not None:
         return shared
     made_s = facts.made_s or 0.0
-    receiving = [drain.cpu_s / drain.batches for drain in facts.probes.drains if drain.batches]
-    received_s = max(quantile(receiving, 0.5) - facts.ordering_s, 0.0) if receiving else 0.0
+    received_s = facts.received_s
     objects, size = made.tensors * made.samples, made.pickled_bytes * made.samples
     if made_s > IN_TIME * facts.loader_s:
         return None

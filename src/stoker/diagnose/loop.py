@@ -15,8 +15,9 @@ IN_ONE_CALL, PICKING = 48, 0.15
 uses one and the same weight in one call: a stack of layers does neither."""
 ENTRIES = IN_ONE_CALL // 3
 """How often it goes into torch for them: a loop in Python does so in each round, a recurrent layer of torch's once."""
-HOST_BYTES_PER_S, HOST_FLOPS_PER_S = 4e9, 8e9
-"""One slow core at work on tensors: what operations take at these rates is the most that their work can take."""
+HOST_BYTES_PER_S, HOST_FLOPS_PER_S = 12e9, 20e9
+"""One core at work on tensors, at half of what a slow one reaches (24 to 60 GB/s in its caches, 20 beyond; 28 to 60
+GFLOP/s on thin layers): what operations take at these rates is the most that their work can take."""
 TINY_OPS, LAUNCHED, LAUNCH_S = 200, 0.75, 50e-6
 """Operations in a step, the share of its time that goes into starting them rather than into their work, and the most
 that starting one takes, forward, backward and Python included: what takes longer works, say a fused recurrent layer."""

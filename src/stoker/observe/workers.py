@@ -16,6 +16,7 @@ from typing import Any
 from stoker.observe import probe_making
 from stoker.observe.patches import Patches
 from stoker.observe.private import private_bytes
+from stoker.observe.probe_ahead import parts
 from stoker.observe.probe_counts import COUNTS, fingerprint, threads
 from stoker.observe.recorder import Recorder, about_process, clock
 
@@ -30,8 +31,6 @@ ACCOUNT_NS = 4_000_000
 """Reading the kernel's accounts costs some 40 us, so it is done once in this much time of making batches."""
 WEIGH_NS = 700_000_000
 """Between two looks at a worker's memory; longer where looking takes long."""
-MOST_NODES = 4096
-"""Parts of a batch looked at when counting its bytes."""
 
 
 def install(torch: ModuleType, recorder: Recorder, patches: Patches) -> None:
@@ -217,16 +216,5 @@ def _time_sending(recorder: Recorder) -> None:
 
 def weigh(batch: Any) -> tuple[int, int]:
     """Bytes and number of the tensors and arrays in a batch."""
-    size = count = 0
-    left = [batch]
-    for _ in range(MOST_NODES):
-        if not left:
-            break
-        part = left.pop()
-        if hasattr(part, "nbytes"):
-            size, count = size + int(part.nbytes), count + 1
-        elif isinstance(part, dict):
-            left.extend(part.values())
-        elif isinstance(part, (list, tuple)):
-            left.extend(part)
-    return size, count
+    sizes = [int(part.nbytes) for part in parts(batch) if hasattr(part, "nbytes")]
+    return sum(sizes), len(sizes)
