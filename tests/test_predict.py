@@ -66,10 +66,13 @@ def test_validation_every_few_steps_grows_with_the_epoch() -> None:
     assert parts.validation_s == pytest.approx(40 * 0.050)
 
 
-def test_an_epoch_of_unknown_length_has_no_forecast() -> None:
-    script = Script()
+def test_an_epoch_of_unknown_length_has_no_forecast_unless_one_came_to_its_end() -> None:
+    script, loaders = Script(), [loader(1, length=None), loader(2)]
     cycle(script, 30, valid=2)
-    assert forecast(attribute(script.track([loader(1, length=None), loader(2)])), epochs=None) is None
+    assert forecast(attribute(script.track(loaders, [Cut(1, 30, None, script.now)])), epochs=None) is None
+    found = forecast(attribute(script.track(loaders)), epochs=None)
+    assert found is not None
+    assert found.epoch_s == pytest.approx((5 + 20 + 10 + 29 * 12 + 4 + 1 + 2 * 5 + 30) / 1000, rel=0.1)
 
 
 def test_the_same_records_give_the_same_interval() -> None:

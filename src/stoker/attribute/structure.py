@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from stoker.attribute.timeline import Event
@@ -51,7 +51,7 @@ def find(events: Sequence[Event], loaders: Sequence[LoaderFacts], cuts: Sequence
     trains, primary = _roles(raw)
     facts = {one.loader: one for one in loaders}
     cut_at = Counter((cut.loader, cut.batches) for cut in cuts)
-    passes = tuple(_closed(one, trains, facts.get(one.loader), cut_at, end_ns) for one in raw)
+    passes = _with_lengths([_closed(one, trains, facts.get(one.loader), cut_at, end_ns) for one in raw])
     steps = [event for event in events if event.kind is Kind.OPTIMIZER and event.argument and event.ends]
     if primary is not None:
         bounds = _by_loader(raw, primary)
@@ -177,6 +177,18 @@ def _closed(
         is_cut=was_cut,
         retire_s=one.retire_ns / 1e9,
     )
+
+
+def _with_lengths(passes: Sequence[Pass]) -> tuple[Pass, ...]:
+    """A stream does not say how long it is; a pass over it that ended by itself has shown it.
+
+    The longest one: batches that came inside an experiment are not among a pass's own.
+    """
+    shown: dict[int, int] = {}
+    for one in passes:
+        if one.is_whole and one.batches:
+            shown[one.loader] = max(shown.get(one.loader, 0), one.batches)
+    return tuple(replace(one, length=shown.get(one.loader)) if one.length is None else one for one in passes)
 
 
 def ahead(facts: LoaderFacts | None) -> int:

@@ -157,6 +157,27 @@ OWN_DATA = {
     "gpt_small": {"compute-bound", "healthy"},
     "risk_kfold": {"compute-bound", "healthy"},
     "denoise_unet": {"compute-bound", "healthy"},
+    # The tenth: eight pairs of a slow script and its healthy twin, and four more; not run by their writer.
+    "sonar_slow": {"too-few-workers"},
+    "sonar_ok": {"compute-bound", "healthy"},
+    "molgraph_slow": {"ipc"},
+    "molgraph_ok": {"compute-bound", "healthy"},
+    "pulsegan_slow": {"host-sync"},
+    "pulsegan_ok": {"compute-bound", "healthy"},
+    "peptide_slow": {"padding"},
+    "peptide_ok": {"compute-bound", "healthy"},
+    "tides_slow": {"validation-stall"},
+    "tides_ok": {"compute-bound", "healthy"},
+    "raman_slow": {"shuffle-thrash"},
+    "raman_ok": {"compute-bound", "healthy"},
+    "terrain_slow": {"worker-respawn"},
+    "terrain_ok": {"compute-bound", "healthy"},
+    "blob_slow": {"launch-bound"},
+    "blob_ok": {"compute-bound", "healthy"},
+    "phantom_lion": {"compute-bound", "healthy"},
+    "ranker": {"python-loop"},
+    "orchard": {"decode-cpu"},
+    "descriptors": {"repeated-work"},
 }
 """Scripts that make their data by themselves, and are not told where."""
 EXPECTED |= OWN_DATA
