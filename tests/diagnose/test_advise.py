@@ -77,12 +77,12 @@ def test_images_are_to_be_packed_at_a_size_and_other_data_as_it_is(cause: str) -
     ("files", "opened"),
     [
         (("s3://photos/train/cat/1.jpg", "s3://photos/train/dog/2.jpg"), "s3://photos/train/"),
-        (("http://host:9/tiles/1.jpg", "http://host:9/tiles/2.jpg"), "http://host:9/tiles/"),
+        (("/cache/1.jpg", "http://host:9/tiles/1.jpg", "http://host:9/tiles/2.jpg"), "http://host:9/tiles/"),
     ],
 )
 def test_images_that_come_from_elsewhere_are_to_be_fetched_from_there(files: tuple[str, ...], opened: str) -> None:
     said, seen = case("request-latency")
-    made = dataclasses.replace(seen.workers[0], makings=(Making(8, 1.0, 0, None, None, (), files),))
+    made = dataclasses.replace(seen.workers[0], files=files)
     found = advise(said, dataclasses.replace(seen, workers=(made,))).findings[0].candidates
     source = f'stoker.open("{opened}", size=(224, 224)'
     assert any(one.kind == "loader" and one.hint.startswith(f"+ data = {source}") for one in found)

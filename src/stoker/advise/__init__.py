@@ -48,13 +48,14 @@ def _setting(said: Diagnosis, seen: Observation) -> Setting:
     free = [meter.free_bytes for meter in seen.meters if meter.free_bytes is not None]
     makings = [making for worker in seen.workers for making in worker.makings]
     makings += [making for track in seen.tracks for making in track.probes.makings]
+    read = [*(making.files for making in makings), *(worker.files for worker in seen.workers)]
     return Setting(
         said=said,
         facts=facts,
         cores=int(min(seen.machine.cores, seen.machine.quota_cores or seen.machine.cores)) or 1,
         worker_bytes=max(private, default=WORKER_BYTES),
         free_bytes=min(free, default=seen.machine.ram_bytes),
-        files=next((making.files for making in makings if making.files), ()),
+        files=next((files for files in read if files), ()),
     )
 
 

@@ -90,11 +90,11 @@ def source(files: tuple[str, ...]) -> tuple[str | None, str]:
             folder = _common(ours)
             return (f"{folder}/*{suffix}" if len(ours) > 1 else ours[0]), told
     pictures = [file for file in files if file.lower().endswith(IMAGES)]
-    here = [file for file in pictures if not is_remote(file)]
-    if here or not pictures:
-        return (_common(here), PICTURES) if here else (None, "")
-    folder = _common(pictures)
-    return f"{folder}/", f"{PICTURES}{KEPT}" if folder.startswith("s3:") else f"{PICTURES}{TABLE}{KEPT}"
+    there = [file for file in pictures if is_remote(file)]
+    if there:  # files beside them are a cache of theirs
+        folder = _common(there)
+        return f"{folder}/", f"{PICTURES}{KEPT}" if folder.startswith("s3:") else f"{PICTURES}{TABLE}{KEPT}"
+    return (_common(pictures), PICTURES) if pictures else (None, "")
 
 
 def _common(files: list[str]) -> str:

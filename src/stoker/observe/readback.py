@@ -273,6 +273,7 @@ class Process:
             unpickle_s=max((note["seconds"] for note in self.all("unpickled")), default=None),
             parent=(self.facts("process") or {}).get("parent"),
             cold=self._cold(),
+            files=tuple((self.facts("sources") or {}).get("files", ())),
         )
 
     def _cold(self) -> Cold | None:

@@ -17,7 +17,7 @@ from stoker.observe import probe_making
 from stoker.observe.patches import Patches
 from stoker.observe.private import private_bytes
 from stoker.observe.probe_ahead import parts
-from stoker.observe.probe_counts import COUNTS, fingerprint, threads
+from stoker.observe.probe_counts import COUNTS, files_read, fingerprint, threads
 from stoker.observe.recorder import Recorder, about_process, clock
 
 ROW = 24
@@ -29,6 +29,8 @@ MADE, SENT, ORDERED, ALIKE = 0, 1, 2, 3
 """A batch with its accounts, the sending of one, the sampler's part, and a short batch that is like the one before."""
 ACCOUNT_NS = 4_000_000
 """Reading the kernel's accounts costs some 40 us, so it is done once in this much time of making batches."""
+SOURCES_AFTER = 2
+"""Batches with accounts after which a worker tells what it reads: the first is its own start."""
 WEIGH_NS = 700_000_000
 """Between two looks at a worker's memory; longer where looking takes long."""
 
@@ -86,6 +88,7 @@ class Bench:
         self._thread = 0
         self._since_ns = ACCOUNT_NS
         self._weigh_ns = 0
+        self._accounted = 0
         self.in_worker = False
 
     def init(self, original: Any) -> Any:
@@ -140,9 +143,16 @@ class Bench:
             found += (*fingerprint(data), threads()) if label else (0, 0, 0)
             found += (self._private_bytes(end),)
             self._row(start, end, samples, [b - a for a, b in zip(before, after, strict=True)], found)
+            self._tell_sources()
             return data
 
         return fetch
+
+    def _tell_sources(self) -> None:
+        """What a worker reads, once it has made some batches: advice has the user's own paths in it."""
+        self._accounted += 1
+        if self.in_worker and self._accounted == SOURCES_AFTER:
+            self.recorder.note("sources", files=self.recorder.attempt(files_read) or ())
 
     def _private_bytes(self, now: int) -> int:
         """Memory of this worker alone, read now and then; 0 in between, and where the main thread makes batches."""
@@ -171,7 +181,7 @@ class Bench:
 
     def forget(self) -> None:
         """In a new process the accounts are another thread's."""
-        self._accounts, self._since_ns = None, ACCOUNT_NS
+        self._accounts, self._since_ns, self._accounted = None, ACCOUNT_NS, 0
 
 
 # ---- workers ---------------------------------------------------------------------------------------------

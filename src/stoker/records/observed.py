@@ -189,6 +189,7 @@ class WorkerTrack:
     unpickle_s: float | None = None
     parent: int | None = None  # the process that started it: with several ranks, whose worker it is
     cold: Cold | None = None
+    files: tuple[str, ...] = ()  # some of those that it read, and addresses that it asked for
 
 
 @dataclass(frozen=True, slots=True)
