@@ -85,6 +85,7 @@ NUMBERS = {
     "a valid integer range": "a whole number",
     "a valid integer": "a whole number",
 }
+"""What click calls a number, and what people do."""
 
 
 def _sentence(error: click.ClickException) -> str:

@@ -12,7 +12,8 @@ from stoker.records.diagnosis import Finding
 SPEED_UP = 1.12
 """What another number of workers or threads must bring on the same machine, minutes apart."""
 SENT_ARRAY_S = 0.8e-3
-"""To send and to receive one array or tensor of a batch, on two slow cores: each is passed on by a call of its own."""
+"""To send and to receive one array or tensor of a batch: the sum of what `predict.pipeline` charges for both, which
+this room may not import."""
 IN_FLIGHT = 0.8
 """Share of /dev/shm that batches in flight may fill before it counts as small."""
 MANY_OBJECTS, MANY_BYTES = 1000, 16 << 20
