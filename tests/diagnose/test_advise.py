@@ -47,6 +47,12 @@ def test_what_is_set_already_is_not_advised() -> None:
     assert all(one.knob != "num_workers" for one in candidates("too-many-workers", num_workers=2))
 
 
+@pytest.mark.parametrize(("workers", "advised"), [(0, 2), (1, 2), (2, 4), (3, 6)])
+def test_workers_that_are_too_few_become_one_for_each_core_or_twice_as_many(workers: int, advised: int) -> None:
+    found = candidates("too-few-workers", num_workers=workers)
+    assert [one.value for one in found if one.knob == "num_workers"] == [advised]
+
+
 @given(st.integers(0, 64), st.integers(1 << 20, 1 << 36), st.integers(1 << 20, 1 << 36))
 def test_workers_are_never_advised_beyond_memory(workers: int, private: int, free: int) -> None:
     for cause in ("too-few-workers", "request-latency"):

@@ -4,10 +4,12 @@ import dataclasses
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attribute.tracks import MS, Script
-from diagnose.runs import Bench, Inspection, Ordering, facts, loader, made, phases, slow, waiting, worker
-from stoker.diagnose import CAUSES, RULES, noise, order
+from diagnose.runs import STEP_S, Bench, Inspection, Ordering, facts, loader, made, phases, slow, waiting, worker
+from stoker.diagnose import CAUSES, RULES, SURE, noise, order
 from stoker.diagnose.causes import GAIN
 from stoker.diagnose.facts import Facts
 from stoker.records import (
@@ -142,6 +144,35 @@ def found(run: Facts) -> dict[str, Finding]:
 
 def test_a_healthy_run_has_no_finding() -> None:
     assert found(facts()) == {}
+
+
+@given(
+    workers=st.integers(0, 8),
+    samples=st.sampled_from((1, 4, 8, 32, 128, 512)),
+    blocked=st.sampled_from((0.0, 0.1, 0.3, 0.45, 0.7, 1.0)),
+    collated=st.floats(0, 0.9),
+    opens=st.sampled_from((0.0, 1.0)),
+    calls=st.integers(1, 5000),
+    benched=st.booleans(),
+    by_hand=st.booleans(),
+)
+def test_a_loop_that_waits_for_its_batches_is_never_left_without_a_cause(
+    workers: int, samples: int, blocked: float, collated: float, opens: float, calls: int, benched: bool, by_hand: bool
+) -> None:
+    """However the making of a batch is spent: workers at it all the time, computing on two cores, waiting for files."""
+    span_s = STEP_S if workers else 0.08
+    wall_s = span_s * max(workers, 1) / samples
+    cpu_s = min(wall_s * (1 - blocked), min(2, max(workers, 1)) * span_s / samples)
+    blocked_s = min(wall_s * blocked, wall_s - cpu_s)
+    net = slow(cpu_s + blocked_s, samples=samples, blocked_s=blocked_s, collate_s=collated * wall_s, opens=opens)
+    net = dataclasses.replace(net, **dict.fromkeys(("cpu_s", "process_cpu_s", "mean_cpu_s"), cpu_s))
+    queued = dataclasses.replace(net, wall_s=wall_s, mean_wall_s=wall_s, queued_s=wall_s - net.net_s)
+    probes = Probes(default_collate=not by_hand, makings=(Making(samples, span_s, calls * samples, None, None, ()),))
+    bench = {"fresh": net} if benched else {}
+    run = waiting(
+        bench, real=queued, workers=workers, loader_s=span_s, probes=probes, facts=loader(num_workers=workers)
+    )
+    assert [one for one in found(run).values() if one.confidence >= SURE]
 
 
 @pytest.mark.parametrize("cause", sick())

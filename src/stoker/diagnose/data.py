@@ -174,8 +174,7 @@ def decode_cpu(facts: Facts) -> Finding | None:
     made, demand = facts.real, facts.demand_cores
     if not facts.is_data_bound_alone or made is None or demand is None or made.blocked_share > MOSTLY:
         return None
-    could_be_sliced = facts.bench("fresh") is not None and not facts.probes.batched_fetch
-    if demand < facts.cores - IDLE_CORES or (could_be_sliced and made.net_s < SMALL_WORK_S):
+    if demand < facts.cores - IDLE_CORES or per_item_fetch(facts) is not None:
         return None
     gain = facts.data_gain(0.0)
     if gain < GAIN:

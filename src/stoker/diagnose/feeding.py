@@ -11,6 +11,8 @@ from stoker.records.diagnosis import Finding
 
 SPEED_UP = 1.12
 """What another number of workers or threads must bring on the same machine, minutes apart."""
+BLOCKED = 0.2
+"""Of making: what workers must wait for files and sockets before another one finds a core to work on meanwhile."""
 SENT_ARRAY_S = 0.8e-3
 """To send and to receive one array or tensor of a batch: the sum of what `predict.pipeline` charges for both, which
 this room may not import."""
@@ -35,18 +37,18 @@ def too_few_workers(facts: Facts) -> Finding | None:
     made, demand = facts.real, facts.demand_cores
     if not facts.is_data_bound_alone or made is None or demand is None or made.blocked_share > 0.5:  # noqa: PLR2004
         return None
-    idle = facts.cores - demand
-    if idle < IDLE_CORES or facts.workers >= facts.cores:
+    idle, few = facts.cores - demand, facts.workers < facts.cores
+    if idle < IDLE_CORES or not (few or _wait_in_turn(facts, made)):
         return None
     make_s = made.net_s * made.samples
     if facts.workers:
-        gain = facts.data_gain(facts.workers / facts.cores)
+        gain = facts.data_gain(facts.workers / facts.cores if few else demand / facts.cores)
     else:  # made beside the loop instead of in it; the loop takes a part of one core
         make_all_s = (facts.loader_s or facts.wait_s) + _arrays(facts) * SENT_ARRAY_S
         cpu_s = made.mean_cpu_s * made.samples / facts.cores  # of all threads: a library may have its own
         gain = facts.step_gain(max(make_all_s / max(facts.cores - 0.5, 1.0), cpu_s, facts.without_data_s))
     off = facts.off("cores", "as is")
-    measured = facts.rate_ratio("cores") if off < noise.BLIND else None
+    measured = facts.rate_ratio("cores") if off < noise.BLIND and few else None
     if (measured is not None and measured < SPEED_UP) or gain < GAIN:
         return None
     return finding(
@@ -59,6 +61,11 @@ def too_few_workers(facts: Facts) -> Finding | None:
         off=facts.data_off,
         sure=noise.likely(measured, 1.0, off) if measured is not None else _unrated(facts),
     )
+
+
+def _wait_in_turn(facts: Facts, made: Production) -> bool:
+    """True if there is a worker for each core, all are at it all the time, and a part of that is waiting for data."""
+    return made.blocked_share > BLOCKED and facts.making_share == 1 and bool(facts.workers)
 
 
 def _arrays(facts: Facts) -> int:
