@@ -507,3 +507,12 @@ def test_only_what_the_first_epoch_waited_longer_is_a_cold_cache() -> None:
     gain = found(run((0.3, 0.0), (0.5, 0.1)))["cold-cache"].gain_max
     assert gain == pytest.approx(1 + 0.3 / (3 * 0.1))
     assert "cold-cache" not in found(run((0.01, 0.0), (0.5, 0.1)))  # others had the cores then
+
+
+def test_memory_that_grows_until_all_of_the_data_set_was_touched_is_no_leak() -> None:
+    def run(*sizes_mib: int) -> Facts:
+        rows = tuple(row(end_ns=int(i * 1e9), private_bytes=size << 20) for i, size in enumerate(sizes_mib))
+        return facts(makers=(worker(batches=rows),))
+
+    assert "ram-growth" in found(run(10, 30, 50, 65, 80, 95, 105, 115, 125, 132))  # slower, as an epoch goes on
+    assert "ram-growth" not in found(run(10, 30, 50, 65, 80, 95, 110, 111, 111, 112))

@@ -307,8 +307,7 @@ def _slope(points: list[tuple[float, float]]) -> tuple[float, float] | None:
     if len(points) < 3:  # noqa: PLR2004
         return None
     grown = points[-1][1] - points[0][1]
-    middle_s = (points[0][0] + points[-1][0]) / 2
-    late = points[-1][1] - next(size for time_s, size in points if time_s >= middle_s)
+    late = points[-1][1] - _at(points[0][0] + (1 - LATE) * (points[-1][0] - points[0][0]), points)
     falls = sum(max(before - after, 0.0) for (_, before), (_, after) in pairwise(points))
     if late < STILL * grown or falls > FALLS * grown:
         return None
@@ -319,9 +318,18 @@ def _slope(points: list[tuple[float, float]]) -> tuple[float, float] | None:
     return grown / max(full_s - points[0][0], 1e-9), grown
 
 
+def _at(time_s: float, points: list[tuple[float, float]]) -> float:
+    """The size at this time, on a line between the two looks around it."""
+    for (from_s, before), (to_s, after) in pairwise(points):
+        if time_s <= to_s:
+            return before + (after - before) * (time_s - from_s) / max(to_s - from_s, 1e-9)
+    return points[-1][1]
+
+
 ONE_JUMP = 0.75
-STILL = 0.2
-"""The share of all growth that must come in the second half of the time …"""
+LATE, STILL = 1 / 3, 0.15
+"""The last part of the time, and the share of all growth that must come in it: once a worker has touched all of its
+data set it grows no more …"""
 FALLS = 0.2
 """… and what memory may fall in between, as a share of it: buffers come and go, what leaks only comes."""
 
