@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.errors import UsageError
-from stoker.predict.pipeline import Pipeline, step_s
+from stoker.predict.pipeline import SHORT_STEPS, Pipeline, epoch_step_s, step_s
 from stoker.predict.whatif import changed
 from stoker.records import LoaderFacts
 
@@ -67,6 +67,24 @@ def test_strangers_take_their_share_and_more_processes_get_more() -> None:
 def test_prefetch_hides_a_slow_batch_among_fast_ones() -> None:
     uneven = pipeline(workers=1, work_s=(0.001,) * 9 + (0.03,), wait_s=(0.0,) * 10, loop_wait_s=0.006)
     assert step_s(replace(uneven, prefetch=16)) < step_s(replace(uneven, prefetch=1))
+
+
+def test_an_epoch_that_is_shorter_than_its_queue_is_one_wait_and_what_the_cores_can_do() -> None:
+    short = pipeline(work_s=(0.2,), wait_s=(1.0,), loop_wait_s=0.0, epoch_steps=18, persistent=True)
+    two, all_at_once, more = (epoch_step_s(replace(short, workers=n)) * 18 for n in (2, 18, 64))
+    assert two == pytest.approx(9 * 1.2, rel=0.01)  # nine rounds
+    assert all_at_once == more == pytest.approx(1.0 + 18 * 0.2 / 2, rel=0.01)  # nobody makes batches that nobody wants
+    in_turns = epoch_step_s(replace(short, workers=18, pieces=4)) * 18
+    assert 18 * 0.2 / 2 < in_turns < 0.8 * all_at_once  # some work while others wait
+    starting = replace(short, workers=18, persistent=False, worker_start_s=0.1)
+    assert epoch_step_s(starting) * 18 == pytest.approx(all_at_once + 1.8)
+
+
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_a_short_epoch_and_a_long_one_are_predicted_alike(pieces: int) -> None:
+    short = pipeline(work_s=(0.02,), wait_s=(0.05,), epoch_steps=SHORT_STEPS, pieces=pieces, workers=3)
+    long = replace(short, epoch_steps=SHORT_STEPS + 1)
+    assert epoch_step_s(short) == pytest.approx(epoch_step_s(long), rel=0.02)
 
 
 times = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5).map(tuple)

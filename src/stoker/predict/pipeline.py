@@ -8,7 +8,7 @@ batches are delivered in order. Without workers the loop makes its batches itsel
 """
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 SEND_S, RECEIVE_S = 0.5e-3, 0.3e-3
@@ -18,6 +18,10 @@ two cores; another machine was not measured. The doctor takes the sum of both (`
 STEPS = 400
 WARMUP = 60
 """Simulated steps that are left out: the queue fills."""
+SHORT_STEPS, FEWEST_STEPS = 400, 120
+"""An epoch of up to so many steps is simulated as a whole, and again until this many were seen."""
+PIECES = 4
+"""A batch of several samples is made in turns of waiting and work, not by all of one and then all of the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class Pipeline:
     library has threads of its own. The loop takes `loop_cpu_s` of a core and
     `loop_wait_s` (the device, mostly) for each step; the device itself is busy for `device_s`, and no loop is faster.
     `worker_bytes`, `batch_bytes` and `main_bytes` are memory.
-    A batch is `tensors` tensors, each of which costs something where it comes from a worker.
+    A batch is `tensors` tensors, each of which costs something where it comes from a worker; it is made in `pieces`.
     An epoch has `epoch_steps` (None: not known); each worker takes `worker_start_s` at its start, unless `persistent`.
     """
 
@@ -49,6 +53,7 @@ class Pipeline:
     strangers: float = 0.0  # processes of others that want a core all the time
     tensors: float = 0.0
     spread: float = 1.0
+    pieces: int = 1
 
     def thinned(self, every: int) -> "Pipeline":
         """The same, from every n-th batch that was measured."""
@@ -68,19 +73,24 @@ class Pipeline:
 
 @dataclass(slots=True)
 class _Activity:
-    """Something that takes time: waiting first, then a core, or as many as it works on at once."""
+    """Something that takes time: waiting, then a core, or as many as it works on at once; then what is left."""
 
     wait_s: float
     work_s: float
     cores: float = 1.0
+    left: list[tuple[float, float]] = field(default_factory=list)
 
     @property
     def is_waiting(self) -> bool:
         return self.wait_s > 0
 
-    @property
     def is_done(self) -> bool:
-        return self.wait_s <= 0 and self.work_s <= 0
+        """True if nothing is left; where one piece ends, the next begins."""
+        while self.wait_s <= 0 and self.work_s <= 0:
+            if not self.left:
+                return True
+            self.wait_s, self.work_s = self.left.pop()
+        return False
 
 
 def step_s(pipeline: Pipeline, *, steps: int = STEPS, seed: int = 0) -> float:
@@ -92,10 +102,12 @@ def step_s(pipeline: Pipeline, *, steps: int = STEPS, seed: int = 0) -> float:
 @lru_cache(maxsize=256)
 def epoch_step_s(pipeline: Pipeline, *, seed: int = 0) -> float:
     """Mean seconds of a step over a whole epoch: the steady step, and the workers' start spread over all steps."""
-    steady_s = step_s(pipeline, seed=seed)
     if not pipeline.epoch_steps or not pipeline.workers:
-        return steady_s
+        return step_s(pipeline, seed=seed)
     start_s = 0.0 if pipeline.persistent else pipeline.workers * pipeline.worker_start_s
+    if pipeline.epoch_steps <= SHORT_STEPS:
+        return max(_whole_epoch_s(pipeline, seed), pipeline.device_s) + start_s / pipeline.epoch_steps
+    steady_s = step_s(pipeline, seed=seed)
     # Nothing is ready when an epoch begins, and all workers make their first batch at once.
     rate = min(1.0, pipeline.cores / (pipeline.workers * pipeline.spread + pipeline.strangers))
     work_s = sum(pipeline.work_s) / len(pipeline.work_s) + pipeline.tensors * SEND_S
@@ -104,12 +116,21 @@ def epoch_step_s(pipeline: Pipeline, *, seed: int = 0) -> float:
     return steady_s + late_s / pipeline.epoch_steps
 
 
-class _Run:
-    """One simulated run; its clock only moves from event to event."""
+def _whole_epoch_s(pipeline: Pipeline, seed: int) -> float:
+    """Mean seconds of a step, from an empty queue to the last batch, over several epochs."""
+    steps = pipeline.epoch_steps or 1
+    epochs = -(-FEWEST_STEPS // steps)
+    draw = random.Random(seed)  # noqa: S311  not for secrets
+    return sum(_Run(pipeline, draw, last=steps).mean_step_s(steps, 0) for _ in range(epochs)) / epochs
 
-    def __init__(self, pipeline: Pipeline, draw: random.Random) -> None:
+
+class _Run:
+    """One simulated run; its clock only moves from event to event. There is no batch from `last` on."""
+
+    def __init__(self, pipeline: Pipeline, draw: random.Random, last: int | None = None) -> None:
         self._pipeline = pipeline
         self._draw = draw
+        self._last = last
         self._now_s = 0.0
         self._consumed = 0
         self._ready: set[int] = set()
@@ -121,7 +142,7 @@ class _Run:
     def mean_step_s(self, steps: int, warmup: int) -> float:
         began = 0.0
         while self._consumed < steps:
-            if self._consumed == warmup:
+            if warmup and self._consumed == warmup:
                 began = self._now_s
             self._start_loop()
             self._start_workers()
@@ -150,12 +171,21 @@ class _Run:
     def _start_workers(self) -> None:
         pipeline = self._pipeline
         allowed = self._consumed + pipeline.workers * pipeline.prefetch
+        if self._last is not None:
+            allowed = min(allowed, self._last)
         for worker in range(pipeline.workers):
             if worker not in self._making and self._next[worker] < allowed:
                 wait_s, work_s = self._batch()
                 work_s += pipeline.tensors * SEND_S
-                self._making[worker] = (self._next[worker], _Activity(wait_s, work_s, pipeline.spread))
+                self._making[worker] = (self._next[worker], self._activity(wait_s, work_s))
                 self._next[worker] += pipeline.workers
+
+    def _activity(self, wait_s: float, work_s: float) -> _Activity:
+        """The making of a batch, in pieces; they wait unevenly, so that workers do not stay in step."""
+        count = self._pipeline.pieces
+        shares = [self._draw.random() for _ in range(count)] if count > 1 else [1.0]
+        left = [(wait_s * share / sum(shares), work_s / count) for share in shares]
+        return _Activity(*left.pop(), self._pipeline.spread, left)
 
     def _batch(self) -> tuple[float, float]:
         at = self._draw.randrange(len(self._pipeline.work_s))
@@ -180,8 +210,8 @@ class _Run:
 
     def _finish(self) -> None:
         for worker, (batch, one) in list(self._making.items()):
-            if one.is_done:
+            if one.is_done():
                 self._ready.add(batch)
                 del self._making[worker]
-        if self._loop is not None and self._loop.is_done:
+        if self._loop is not None and self._loop.is_done():
             self._loop = None

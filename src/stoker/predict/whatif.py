@@ -6,7 +6,7 @@ from typing import Any
 
 from stoker.errors import UsageError
 from stoker.predict import epoch_parts
-from stoker.predict.pipeline import Pipeline, epoch_step_s
+from stoker.predict.pipeline import PIECES, Pipeline, epoch_step_s
 from stoker.records.attributed import Attribution
 from stoker.records.observed import LoaderFacts, Meter, Observation, Value, WorkerBatch, WorkerTrack
 
@@ -51,6 +51,7 @@ def measured(seen: Observation, named: Attribution, peak_bytes: int | None = Non
         strangers=max(cores / share - 1, 0.0) if share < 1 else 0.0,
         tensors=_tensors(seen, facts, batches),
         spread=_spread(batches),
+        pieces=min(PIECES, max(batch.samples for batch in batches) or 1),
     )
     return replace(pipeline, **_epoch(named, facts, pipeline.make_s, share))
 
