@@ -19,3 +19,14 @@ def test_what_looked_faster_and_was_not_decided_is_said(ratio: float, told: bool
     assert ("undecided: num_workers=4 looked 1.40" in out.getvalue()) == told
     assert "undecided: num_workers=2" not in out.getvalue()
     assert "set num_workers=2: 1.62" in out.getvalue()
+
+
+def test_a_caution_stands_in_the_terminal_and_in_the_record() -> None:
+    made = tuning()
+    assert made.context is not None
+    short = dataclasses.replace(made, context=dataclasses.replace(made.context, caution="it ends after 6 steps"))
+    out = io.StringIO()
+    decision.show(short, Console(file=out, width=200))
+    assert "caution: it ends after 6 steps" in out.getvalue()
+    assert "Caution: it ends after 6 steps" in decision.markdown(short)
+    assert "aution" not in decision.markdown(made)

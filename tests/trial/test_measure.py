@@ -2,11 +2,13 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from scripts import LIGHT
+from stoker.commands.tune.investigate import Found
 from stoker.observe.pace import TRIAL_STEPS
 from stoker.records import DeviceProfile, Value, encode
 from stoker.trial import cold
@@ -37,6 +39,7 @@ if "--sim" in sys.argv:
     from stoker import sim
     device = sim.Device(forward=0.03, backward=0.05, optimizer=0.02)
     device.place(model, optimizer)
+steps = 0
 for epoch in range(1000):
     for x, y in DataLoader(Data(), batch_size=4, shuffle=True):
         x, y = x.to(device), y.to(device)
@@ -44,6 +47,9 @@ for epoch in range(1000):
             time.sleep(0.03)
         loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad(); loss.backward(); optimizer.step()
+        steps += 1
+        if "--short" in sys.argv and steps == 6:
+            sys.exit()
 """
 )
 
@@ -66,6 +72,7 @@ def test_runs_are_alike_to_the_last_bit_though_the_script_seeds_nothing(
 ) -> None:
     first, second = (run(tmp_path, monkeypatch, name, manner=Manner(0.5, files=True)) for name in ("a", "b"))
     assert first.step_s is not None
+    assert not first.ended_itself
     seen = min(len(first.losses), len(second.losses))
     assert TRIAL_STEPS <= seen <= LOSSES
     assert first.losses[:seen] == second.losses[:seen]
@@ -75,6 +82,18 @@ def test_runs_are_alike_to_the_last_bit_though_the_script_seeds_nothing(
     other = run(tmp_path, monkeypatch, "c", batch_size=8)
     assert (other.batch_size, other.before["batch_size"]) == (8, 4)
     assert other.losses[:TRIAL_STEPS] != first.losses[:TRIAL_STEPS]
+
+
+def test_a_script_that_ends_after_six_steps_has_only_the_rate_of_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = run(tmp_path, monkeypatch, "a", "--short")
+    assert sample.ended_itself
+    assert sample.is_short
+    caution = Found(first=sample).caution
+    assert caution is not None
+    assert f"after {sample.steps} steps" in caution
+    assert Found(first=replace(sample, steps=TRIAL_STEPS)).caution is None
 
 
 def test_a_run_that_fails_is_told_with_its_last_words_which_mean_nothing_elsewhere(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from stoker.observe.files import write
 from stoker.observe.meters import Meters, machine
 from stoker.observe.options import Options
 from stoker.observe.originals import open_journal, restore
+from stoker.observe.pace import ENOUGH
 from stoker.records.codec import encode
 from stoker.records.observed import TRAINING
 
@@ -214,7 +215,7 @@ class _Watch:
     def _hurry(self) -> None:
         """A script that does not end although it was told to is asked, then made."""
         if not self._enough_since:
-            if (self._directory / "enough").exists():
+            if (self._directory / ENOUGH).exists():
                 self._enough_since = time.monotonic()
             return
         waited = time.monotonic() - self._enough_since

@@ -34,6 +34,8 @@ DEAF = 20
 LOOK_NS, NEVER = 5_000_000, 1 << 62
 """How seldom a fast loop is asked whether its epoch is over."""
 CUT, END = "cut", "end"
+ENOUGH = "enough"
+"""A file in the run's folder: it was ended from here."""
 
 
 class Enough(SystemExit):
@@ -197,7 +199,7 @@ class Pace:
             self._recorder.note("enough", cycles=self.cycles)
             self._recorder.flush()
             with suppress(OSError):
-                (self._directory / "enough").touch()
+                (self._directory / ENOUGH).touch()
         self._told += 1
         if self._told > DEAF:
             os._exit(0)

@@ -215,6 +215,7 @@ class TuningContext:
     config: str | None = None
     interrupted: bool = False
     reference_samples_s: tuple[float, ...] = ()  # seconds a sample of each process of the user's own configuration
+    caution: str | None = None  # why its rates may not hold for a longer run
 
 
 @dataclass(frozen=True, slots=True)

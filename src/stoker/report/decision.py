@@ -67,10 +67,15 @@ def show(tuning: Tuning, console: Console) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
+def _ending(context: TuningContext) -> Iterator[str]:
+    yield f"stopped because {context.ended}; {context.processes} runs in {units.seconds(context.spent_s)}"
+    if context.caution:
+        yield f"caution: {context.caution}"
+
+
 def _closing(tuning: Tuning) -> Iterator[str]:
-    context = tuning.context
-    if context is not None:
-        yield f"stopped because {context.ended}; {context.processes} runs in {units.seconds(context.spent_s)}"
+    if tuning.context is not None:
+        yield from _ending(tuning.context)
     if tuning.median_prediction_error is not None:
         yield f"predictions were off by {tuning.median_prediction_error:.0%} (median)"
     if tuning.limits is not None:
@@ -150,6 +155,8 @@ def _context(tuning: Tuning) -> Iterator[str]:
     if context is not None:
         spent = f"{units.seconds(context.spent_s)} of {units.seconds(context.budget_s)}"
         yield f"- Cost: {context.processes} runs, {spent}; it ended because {context.ended}"
+        if context.caution:
+            yield f"- Caution: {context.caution}"
     if tuning.median_prediction_error is not None:
         yield f"- Predictions: off by {tuning.median_prediction_error:.0%} (median over the trials that were simulated)"
     yield ""

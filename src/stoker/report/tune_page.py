@@ -82,6 +82,8 @@ def _setup(tuning: Tuning, context: TuningContext) -> Table:
         ("tried", f"{context.processes} runs in {units.seconds(context.spent_s)} of {units.seconds(context.budget_s)}"),
         ("ended because", context.ended),
     ]
+    if context.caution:
+        rows.append(("caution", context.caution))
     if loader is not None:
         rows.append(
             ("loader", f"{loader.dataset}, {loader.num_workers} workers, batches of {loader.batch_size or '?'}")

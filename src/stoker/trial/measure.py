@@ -15,6 +15,7 @@ from stoker.observe.launch import prepare
 from stoker.observe.meters import Meters
 from stoker.observe.options import Options
 from stoker.observe.originals import restore
+from stoker.observe.pace import ENOUGH, TRIAL_STEPS
 from stoker.observe.readback import read
 from stoker.predict import epoch_parts
 from stoker.predict.pipeline import Pipeline
@@ -74,6 +75,12 @@ class Sample:
     epochs: int = 0
     first_batch_s: float | None = None
     device: str | None = None
+    ended_itself: bool = False  # it was over before it had been watched for as long as wanted
+
+    @property
+    def is_short(self) -> bool:
+        """True if the script itself makes so few steps that its rate is mostly that of a start."""
+        return self.ended_itself and self.steps < TRIAL_STEPS
 
     @property
     def sample_s(self) -> float | None:
@@ -207,6 +214,7 @@ def _sample(place: Path, outcome: Outcome) -> Sample:
         epochs=len(train),
         first_batch_s=parts.first_batch_s if parts else None,
         device=track.device,
+        ended_itself=finished and not (place / ENOUGH).exists(),
     )
 
 

@@ -55,6 +55,16 @@ class Found:
     final: Candidate | None = None
     ended: str = "it was interrupted"
 
+    @property
+    def caution(self) -> str | None:
+        """Why rates that were measured here may not be those of a longer run."""
+        if self.first is None or not self.first.is_short:
+            return None
+        return (
+            f"the command ends by itself after {self.first.steps} steps, so its rates are those of a start: "
+            "batches that workers have ready then come free. Let it make more steps or epochs"
+        )
+
 
 def judge_at_looks(rounds: Sequence[Round], reference: Sequence[Round], last: bool) -> Judgement | None:
     """What the rounds say, at the looks that were settled beforehand: looking more often would find more by chance."""
@@ -126,6 +136,8 @@ class Investigation:
         step_s = self.found.first.step_s or 0.0
         band = f"{noise.ratio_low:.2f} to {noise.ratio_high:.2f}"
         self._tell(f"reference {step_s * 1e3:.1f} ms a step; against itself {band}")
+        if self.found.caution:
+            self._tell(f"caution: {self.found.caution}")
 
     def _noise_runs(self) -> int:
         """How many runs of the reference the budget allows before the first comparison; at least two."""

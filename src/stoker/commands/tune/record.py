@@ -173,6 +173,7 @@ def _context(found: Found, contest: Contest, request: Request, started_s: float,
         config=request.config,
         interrupted=interrupted,
         reference_samples_s=tuple(s.sample_s for s in contest.own_references if s.sample_s is not None),
+        caution=found.caution,
     )
 
 
