@@ -30,13 +30,17 @@ OF_WORKERS = ON_INPUT - {"num_workers"}
 
 @dataclass(frozen=True, slots=True)
 class Idea:
-    """Knobs to try together, and why. `predicted_ratio` is simulated; `gain_max` is a bound, where nothing could be."""
+    """Knobs to try together, and why. `predicted_ratio` is simulated; `gain_max` is a bound, where nothing could be.
+
+    A `neighbour` is simulated as no better than one that costs less, and tried after it.
+    """
 
     knobs: Mapping[str, Value]
     hypothesis: str
     cause: str | None = None
     predicted_ratio: float | None = None
     gain_max: float | None = None
+    neighbour: bool = False
 
     @property
     def expected(self) -> float:
@@ -88,7 +92,7 @@ def ideas(now: Situation) -> list[Idea]:
         key = tuple(sorted(idea.knobs.items()))
         if key not in found and _is_open(idea, now):
             found[key] = idea
-    return sorted(found.values(), key=lambda idea: -idea.expected)
+    return sorted(found.values(), key=lambda idea: -idea.expected * (NEAR if idea.neighbour else 1.0))
 
 
 def _is_open(idea: Idea, now: Situation) -> bool:
@@ -175,11 +179,11 @@ def _workers(now: Situation, pipeline: Pipeline) -> Iterator[Idea]:
     for count in (best, *above[:1]):
         more = count > pipeline.workers
         why = "batches are made in parallel while cores are idle" if more else "fewer processes share the cores"
-        yield Idea({"num_workers": count}, why, _cause(now, "num_workers"), alone[count])
+        yield Idea({"num_workers": count}, why, _cause(now, "num_workers"), alone[count], neighbour=count > best)
         if kept[count] >= WORTH * alone[count]:
             both: dict[str, Value] = {"num_workers": count, "persistent_workers": True}
             why = f"{why}, and are not started anew for every epoch"
-            yield Idea(both, why, _cause(now, "num_workers"), kept[count])
+            yield Idea(both, why, _cause(now, "num_workers"), kept[count], neighbour=count > best)
 
 
 def _no_more_than_cores(now: Situation, pipeline: Pipeline) -> Iterator[Idea]:
