@@ -246,10 +246,15 @@ def test_one_line_that_starts_many_operations_on_parts_is_a_python_loop() -> Non
         run.track, lines=(type(run.track.lines[0])("train.py", 7, "forward", "x") if run.track.lines else _line(),),
         sample_lines=(0,) * 90, sample_times_ns=tuple(range(90)),
     )  # fmt: skip
-    assert "python-loop" in found(dataclasses.replace(run, track=track))
+    causes = found(dataclasses.replace(run, track=track))
+    assert "python-loop" in causes
+    assert "launch-bound" not in causes  # most operations are that loop's: vectorised, they are gone
     layers = dataclasses.replace(line, picks=0, repeats=12)
     other = dataclasses.replace(host_busy(lines=(layers,)), track=track)
     assert "python-loop" not in found(other)
+    assert "launch-bound" in found(other)
+    few = dataclasses.replace(host_busy(lines=(dataclasses.replace(line, ops=100, in_one_call=100),)), track=track)
+    assert "launch-bound" in found(few)
     cell = dataclasses.replace(line, picks=0, repeats=150)  # one weight again and again: a recurrent net by hand
     assert "python-loop" in found(dataclasses.replace(host_busy(lines=(cell,)), track=track))
 

@@ -105,8 +105,7 @@ def python_loop(facts: Facts) -> Finding | None:
         return None
     if (line.file, line.line) in log_lines(facts):
         return None  # what a line makes for its log is logging's
-    body = [one for one in inspected.lines if (one.file, one.function) == (line.file, line.function)]
-    saved_s = sum(_line_s(facts, one.file, one.line) for one in body if one.in_one_call >= IN_ONE_CALL)
+    saved_s = sum(_line_s(facts, one.file, one.line) for one in _body(inspected, line))
     forward_s = sum(facts.step_part(name) for name in ("forward", "loss", "other"))
     saved_s += facts.step_part("backward") * min(saved_s / forward_s, 1.0) if forward_s else 0.0
     gain = facts.host_gain(saved_s)
@@ -125,6 +124,19 @@ def python_loop(facts: Facts) -> Finding | None:
     )
 
 
+def _body(inspected: Inspection, line: LineOps) -> list[LineOps]:
+    """The lines of the same loop: those of its function that start as many operations."""
+    own = [one for one in inspected.lines if (one.file, one.function) == (line.file, line.function)]
+    return [one for one in own if one.in_one_call >= IN_ONE_CALL]
+
+
+def _is_the_scripts_loop(facts: Facts, inspected: Inspection) -> bool:
+    """True if most operations of a step are those of one loop in the script, which is a cause of its own."""
+    loops = [one for one in inspected.lines if one.in_one_call >= IN_ONE_CALL and _is_loop(one)]
+    most = max((sum(one.ops for one in _body(inspected, line)) for line in loops), default=0)
+    return most > 0.5 * inspected.ops and python_loop(facts) is not None
+
+
 def _is_loop(line: LineOps) -> bool:
     if line.entries is not None and line.entries < ENTRIES:
         return False
@@ -140,7 +152,7 @@ def _line_s(facts: Facts, file: str, number: int) -> float:
 def launch_bound(facts: Facts) -> Finding | None:
     """The host is busy starting operations, the device waits for them."""
     inspected = facts.probes.inspection
-    if inspected is None or not facts.compute_s or facts.main_cpu_s is None:
+    if inspected is None or not facts.compute_s or facts.main_cpu_s is None or _is_the_scripts_loop(facts, inspected):
         return None
     if facts.device_step_s is None:
         return _launched_here(facts, inspected)
