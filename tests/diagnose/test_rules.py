@@ -165,7 +165,7 @@ def test_a_loop_that_waits_for_its_batches_is_never_left_without_a_cause(
     cpu_s = min(wall_s * (1 - blocked), min(2, max(workers, 1)) * span_s / samples)
     blocked_s = min(wall_s * blocked, wall_s - cpu_s)
     net = slow(cpu_s + blocked_s, samples=samples, blocked_s=blocked_s, collate_s=collated * wall_s, opens=opens)
-    net = dataclasses.replace(net, **dict.fromkeys(("cpu_s", "process_cpu_s", "mean_cpu_s"), cpu_s))
+    net = dataclasses.replace(net, cpu_s=cpu_s, process_cpu_s=cpu_s, mean_cpu_s=cpu_s)
     queued = dataclasses.replace(net, wall_s=wall_s, mean_wall_s=wall_s, queued_s=wall_s - net.net_s)
     probes = Probes(default_collate=not by_hand, makings=(Making(samples, span_s, calls * samples, None, None, ()),))
     bench = {"fresh": net} if benched else {}
@@ -349,6 +349,13 @@ def test_batches_that_the_main_thread_unpacks_are_transport(received_s: float, *
     assert ("ipc" in found(run)) == blamed
 
 
+@pytest.mark.parametrize(("send_s", "blamed"), [(0.08, True), (0.01, False)])
+def test_batches_that_take_long_to_send_are_transport_however_few_their_tensors(send_s: float, *, blamed: bool) -> None:
+    """Two workers, a batch every 100 ms, made in 0.3 ms."""
+    run = waiting(real=slow(1e-5, send_s=send_s / 32, tensors=20.0), loader_s=0.1)
+    assert ("ipc" in found(run)) == blamed
+
+
 def test_workers_do_not_take_the_samplers_time_off_the_main_thread() -> None:
     made_s = 4e-4
     alone: dict[str, Any] = {"workers": 0, "facts": loader(num_workers=0), "device_step_s": None, "loader_s": 0.013}
@@ -440,6 +447,21 @@ def test_turns_that_differ_too_much_do_not_speak_against_more_workers() -> None:
     assert "too-few-workers" not in found(run(0.07, 0.071))
     assert found(run(0.037, 0.11))["too-few-workers"].confidence == noise.UNTRIED
     assert found(run(0.037, 0.039))["too-few-workers"].confidence > noise.UNTRIED
+
+
+def test_more_workers_that_others_kept_from_the_cores_are_held_against_what_they_had_of_them() -> None:
+    def run(queued_s: float) -> Facts:
+        rows = tuple(row(begin_ns=0, end_ns=int(1e9), queued_s=queued_s, user_s=1 - queued_s) for _ in range(8))
+        benches = (
+            Bench("cores", 2, (1, 2), (), 0, 1, 8, 0.069, None),
+            Bench("as is", 1, (3,), (), 0, 1, 8, 0.07, None),
+        )
+        made = waiting(real=slow(3e-3), workers=1, facts=loader(num_workers=1), probes=Probes(benches=benches))
+        workers = (worker(pid=1, batches=rows), worker(pid=2, batches=rows))
+        return dataclasses.replace(made, seen=dataclasses.replace(made.seen, workers=workers))
+
+    assert "too-few-workers" not in found(run(0.0))
+    assert "too-few-workers" in found(run(0.5))
 
 
 @pytest.mark.parametrize(("prepares", "logs"), [("json.encoder.iterencode", True), ("torch.functional.norm", False)])

@@ -255,6 +255,20 @@ class Facts:
         as_is, other = self.rate_s("as is") or self.loader_s, self.rate_s(name)
         return as_is / other if as_is and other else None
 
+    def own_rate_ratio(self, name: str) -> float | None:
+        """The same if nobody else used the cores: workers that are no more than these wait for one only for others."""
+        as_is, other = self._own_rate_s("as is"), self._own_rate_s(name)
+        return as_is / other if as_is and other else self.rate_ratio(name)
+
+    def _own_rate_s(self, name: str) -> float | None:
+        found = []
+        for bench in self.probes.benches:
+            if bench.name == name and bench.seconds and bench.workers <= self.cores:
+                made = production([row for one in self.seen.workers if one.pid in bench.pids for row in one.batches])
+                queued = made.queued_s / made.wall_s if made and made.wall_s else 0.0
+                found.append(bench.seconds * max(1 - queued, 1 / (1 + bench.workers)))
+        return sum(found) / len(found) if found else None
+
     def sampled_s(self, holds: Callable[[Line], bool]) -> float:
         """Seconds of the main thread in places that the sampler saw and `holds` accepts."""
         lines = self.track.lines

@@ -28,6 +28,8 @@ MOSTLY, LARGE_BYTES = 0.5, 1 << 20
 """Of a batch that is copied into new shared memory: the share that this takes, and its size."""
 IN_TIME = 0.6
 """Making, of the time from one batch to the next: below, workers are done in time and it is the way that takes long."""
+MOVING = 0.3
+"""Sending or receiving a batch, of the time from one batch to the next: from here on it is seen without counting."""
 THROTTLED = 0.02
 """Seconds held back in a second; other processes that use the cores make it less than it would be alone."""
 
@@ -48,7 +50,7 @@ def too_few_workers(facts: Facts) -> Finding | None:
         cpu_s = made.mean_cpu_s * made.samples / facts.cores  # of all threads: a library may have its own
         gain = facts.step_gain(max(make_all_s / max(facts.cores - 0.5, 1.0), cpu_s, facts.without_data_s))
     off = facts.off("cores", "as is")
-    measured = facts.rate_ratio("cores") if off < noise.BLIND and few else None
+    measured = facts.own_rate_ratio("cores") if off < noise.BLIND and few else None
     if (measured is not None and measured < SPEED_UP) or gain < GAIN:
         return None
     return finding(
@@ -184,7 +186,8 @@ def ipc(facts: Facts) -> Finding | None:
     objects, size = made.tensors * made.samples, made.pickled_bytes * made.samples
     if made_s > IN_TIME * facts.loader_s:
         return None
-    if objects < MANY_OBJECTS and size < MANY_BYTES and received_s < 0.3 * facts.loader_s:
+    moved_s = max(received_s, made.send_s * made.samples / facts.workers)
+    if objects < MANY_OBJECTS and size < MANY_BYTES and moved_s < MOVING * facts.loader_s:
         return None
     gain = facts.loader_gain(made_s)
     if gain < GAIN:
@@ -193,6 +196,7 @@ def ipc(facts: Facts) -> Finding | None:
         "ipc",
         ("making a batch, all workers together", made_s, "s"),
         ("from one batch to the next at the loop", facts.loader_s, "s"),
+        ("sending it", made.send_s * made.samples or None, "s"),
         ("receiving it, on the main thread", received_s or None, "s"),
         ("arrays in a batch", objects, ""),
         ("pickled bytes in a batch", size, "B"),
