@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, get_worker_info, random_split
 
+from stoker.observe import workers
+from stoker.observe.patches import Patches
 from stoker.observe.probe_bench import Orders
 from stoker.observe.probe_counts import files_read
 from stoker.observe.probe_gather import about
@@ -30,9 +32,17 @@ class Replayed(IterableDataset[int]):
         return (i for i in self.log if i % info.num_workers == info.id)
 
 
+def notes(place: Path, kind: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for path in place.glob("*.notes") for line in path.read_text().splitlines()]
+    return [note for note in found if note["note"] == kind]
+
+
 def benches(place: Path) -> list[dict[str, Any]]:
-    notes = [json.loads(line) for path in place.glob("*.notes") for line in path.read_text().splitlines()]
-    return [note for note in notes if note["note"] == "bench"]
+    return notes(place, "bench")
+
+
+def not_called(count: int) -> int:
+    raise AssertionError(count)
 
 
 @pytest.mark.parametrize("batch_size", [4, None])
@@ -42,26 +52,63 @@ def test_other_numbers_of_workers_are_tried_on_a_stream_and_its_own_pass_goes_on
     recorder = Recorder(tmp_path)
     loader: DataLoader[int] = DataLoader(Replayed(3000), batch_size, num_workers=1)
     readings = Readings(torch, recorder)
-    assert not readings.can(loader, "bench")
+    assert readings.can(loader, "bench")
     assert readings.can(loader, "rate")
 
     passing = iter(loader)
     came = [next(passing)]
-    readings.run("rate", passing, loader, Orders(), 0.001)
+    for name in ("bench", "rate"):
+        readings.run(name, passing, loader, Orders(), 0.001, not_called)
     came += list(passing)
 
     recorder.flush()
-    tried = benches(tmp_path)
+    looked, *tried = benches(tmp_path)
+    assert (looked["name"], looked["labels"], looked["trouble"]) == ("one", ["warm", "text", "profile"], None)
     assert {one["name"] for one in tried} == {"cores", "as is"}
     assert all(one["trouble"] is None and one["seconds"] for one in tried)
     assert sorted(torch.cat([torch.as_tensor(one).reshape(-1) for one in came]).tolist()) == list(range(3000))
 
 
-def test_a_stream_that_the_main_process_reads_is_left_alone(tmp_path: Path) -> None:
-    readings = Readings(torch, Recorder(tmp_path))
-    loader: DataLoader[int] = DataLoader(Replayed(10))
-    assert not readings.can(loader, "bench")
+class Letters(IterableDataset[tuple[int, ...]]):
+    """Text that becomes integers on its way."""
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        for i in range(20):
+            yield encode(f"{i} " + "some words of a letter " * 50)
+
+
+def encode(text: str) -> tuple[int, ...]:
+    return tuple([int(text.split(maxsplit=1)[0]), *(len(word) for word in text.split())][:8])
+
+
+def test_a_stream_that_the_main_process_reads_is_looked_at_and_the_loop_misses_nothing(tmp_path: Path) -> None:
+    recorder, patches = Recorder(tmp_path), Patches()
+    readings = Readings(torch, recorder)
+    loader: DataLoader[tuple[int, ...]] = DataLoader(Letters(), 4)
+    assert readings.can(loader, "bench")
     assert not readings.can(loader, "rate")
+    workers.install(torch, recorder, patches)
+    try:
+        passing = iter(loader)
+        held: list[Any] = []
+
+        def ahead(count: int) -> int:
+            held.extend(next(passing) for _ in range(count))
+            return len(held)
+
+        first = next(passing)
+        readings.run("bench", passing, loader, Orders(), 0.001, ahead)
+        came = [first, *held, *passing]
+    finally:
+        patches.restore()
+    recorder.flush()
+    (looked,) = benches(tmp_path)
+    assert (looked["workers"], looked["batches"], looked["trouble"]) == (0, 2, None)
+    followed, profiled = notes(tmp_path, "making")
+    assert followed["text_s"] > 0
+    assert followed["text_place"].endswith(" encode")
+    assert profiled["calls"] > 0
+    assert torch.cat([batch[0] for batch in came]).tolist() == list(range(20))
 
 
 class Rows(Dataset[int]):

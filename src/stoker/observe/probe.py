@@ -231,7 +231,9 @@ class Probes:
         try:
             if reads:
                 make_s = self._waited_s() * min(max(epoch.source.num_workers, 1), 4)
-                self._readings.run(name, iterator, epoch.source, self.orders(epoch.loader), make_s)
+                held, room = epoch.held, Room.now(0)
+                ahead = lambda count: len(probe_ahead.take(iterator, original, held, count, TAKE_S, room))  # noqa: E731
+                self._readings.run(name, iterator, epoch.source, self.orders(epoch.loader), make_s, ahead)
             else:
                 self._take(name, wanted, iterator, epoch, original)
         finally:

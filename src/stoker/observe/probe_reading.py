@@ -3,6 +3,7 @@
 import io
 import multiprocessing
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ BENCH_S = 5.0
 IDLE_S = 2.0
 MANY = 2
 """Times the cores: workers beyond that are not started a second time beside the user's own."""
+LOOKS = ("text", "profile")
+"""What can be seen of batches that come only once."""
 OWN_THREADS = 4
 """Threads of a worker that torch and we give it: its own, the queue's, ours."""
 
@@ -30,21 +33,25 @@ class Readings:
         self._size: int | None = None
 
     def can(self, loader: Any, name: str) -> bool:
-        """Some cannot be asked: a stream gives no sample twice, and workers that are not forked start slowly."""
+        """Some cannot be asked: what an iterator gives is gone, and workers that are not forked start slowly."""
         if name == "rate":  # of a stream too: workers have copies of it, and what they take of one is not missed
             known = self._known is not None or self._streams(loader)
             return known and loader.num_workers > 0 and not starts_anew(loader)
         if self._streams(loader):
-            return False
+            return not starts_anew(loader)
         return loader.num_workers > 0 or not any(map(_is_used_up, getattr(loader.dataset, "__dict__", {}).values()))
 
     def _streams(self, loader: Any) -> bool:
         return isinstance(loader.dataset, self._torch.utils.data.IterableDataset)
 
-    def run(self, name: str, iterator: Any, loader: Any, orders: Orders, make_s: float) -> None:
-        """One of them; `make_s` is what a batch takes to make, at most."""
+    def run(
+        self, name: str, iterator: Any, loader: Any, orders: Orders, make_s: float, ahead: Callable[[int], int]
+    ) -> None:
+        """One of them. `make_s` is what a batch takes to make, at most; `ahead` takes so many before the loop asks."""
         wait_until_idle(iterator, IDLE_S)
-        if name == "bench":
+        if name == "bench" and self._streams(loader):
+            self._look(loader, ahead)
+        elif name == "bench":
             self._bench(loader, orders, make_s)
         else:
             self._rates(loader, iterator, make_s)
@@ -60,6 +67,13 @@ class Readings:
         self._read(loader, "one", known.full(), workers=0 if here else 1, until_s=BENCH_S)
         if not here and not spawns:
             self._read(loader, "second", known.second(), workers=1, until_s=BENCH_S / 2)
+
+    def _look(self, loader: Any, ahead: Callable[[int], int]) -> None:
+        """A stream gives no sample twice: a worker has a copy of it; without one the loop gets what was looked at."""
+        if loader.num_workers:
+            self._read(loader, "one", ([None] * 3, ["warm", *LOOKS]), workers=1, until_s=BENCH_S)
+        else:
+            probe_bench.look(self._recorder, list(LOOKS), ahead)
 
     def _rates(self, loader: Any, iterator: Any, make_s: float) -> None:
         """Throughput in turns: another number of workers, or one thread in each, and as it is in between."""
