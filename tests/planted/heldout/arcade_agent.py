@@ -1,4 +1,5 @@
 """Advantage actor-critic on recorded arcade rollouts (16 cabinets x 96 frames each update)."""
+
 import time
 from pathlib import Path
 
@@ -17,8 +18,13 @@ def recordings(updates=110):
         FOLDER.mkdir(exist_ok=True)
         rng = np.random.default_rng(0)
         shape = (updates, CABINETS, FRAMES)
-        np.savez(path, obs=rng.normal(size=(*shape, OBS)).astype(np.float32), action=rng.integers(0, ACTIONS, shape),
-                 reward=rng.normal(size=shape).astype(np.float32), over=rng.random(shape) < 0.02)
+        np.savez(
+            path,
+            obs=rng.normal(size=(*shape, OBS)).astype(np.float32),
+            action=rng.integers(0, ACTIONS, shape),
+            reward=rng.normal(size=shape).astype(np.float32),
+            over=rng.random(shape) < 0.02,
+        )
     with np.load(path) as z:
         return {k: torch.from_numpy(z[k]) for k in z.files}
 
@@ -68,8 +74,10 @@ class Learner:
     def fit(self, data, epochs):
         for epoch in range(epochs):
             t0 = time.perf_counter()
-            losses = [self.update(data["obs"][k], data["action"][k], data["reward"][k], data["over"][k])
-                      for k in torch.randperm(len(data["obs"])).tolist()]
+            losses = [
+                self.update(data["obs"][k], data["action"][k], data["reward"][k], data["over"][k])
+                for k in torch.randperm(len(data["obs"])).tolist()
+            ]
             print(f"epoch {epoch} loss {torch.stack(losses).mean().item():.4f}")
             print(f"epoch_seconds {time.perf_counter() - t0:.3f}", flush=True)
 

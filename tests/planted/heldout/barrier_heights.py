@@ -1,4 +1,5 @@
 """Reaction barrier heights from molecular graphs. Everything lives in flat arrays, a batch is cut out of them."""
+
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +36,15 @@ def build(cfg: Config) -> Path:
         edges.append(np.concatenate([pairs, pairs[::-1]], 1))
         counts.append(edges[-1].shape[1])
     total_e = int(sum(counts))
-    np.savez(path, sizes=sizes, counts=np.array(counts), edges=np.concatenate(edges, 1),
-             atoms=rng.normal(size=(int(sizes.sum()), 21)).astype(np.float32),
-             bonds=rng.normal(size=(total_e, 5)).astype(np.float32),
-             y=rng.normal(size=cfg.molecules).astype(np.float32))
+    np.savez(
+        path,
+        sizes=sizes,
+        counts=np.array(counts),
+        edges=np.concatenate(edges, 1),
+        atoms=rng.normal(size=(int(sizes.sum()), 21)).astype(np.float32),
+        bonds=rng.normal(size=(total_e, 5)).astype(np.float32),
+        y=rng.normal(size=cfg.molecules).astype(np.float32),
+    )
     return path
 
 
@@ -99,7 +105,7 @@ class BarrierNet(nn.Module):
 def train_epoch(model, opt, store, order, size):
     total, steps = torch.zeros(()), len(order) // size
     for k in range(steps):
-        atoms, edges, bonds, owner, y = store.batch(order[k * size:(k + 1) * size])
+        atoms, edges, bonds, owner, y = store.batch(order[k * size : (k + 1) * size])
         loss = F.l1_loss(model(atoms, edges, bonds, owner, len(y)), y)
         opt.zero_grad()
         loss.backward()

@@ -1,4 +1,5 @@
 """Link prediction in a citation graph. The papers stay in memory as objects for the error reports."""
+
 import gc
 import random
 import time

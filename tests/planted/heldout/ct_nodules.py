@@ -1,4 +1,5 @@
 """Lung nodule detector on random 32^3 patches of CT stacks stored as TIFF."""
+
 import random
 import time
 from pathlib import Path
@@ -34,7 +35,7 @@ class Patches(Dataset):
     def __getitem__(self, i):
         scan = tifffile.imread(self.stacks[i % len(self.stacks)])
         z, y, x = (random.randint(0, s - EDGE) for s in SHAPE)
-        cube = scan[z:z + EDGE, y:y + EDGE, x:x + EDGE]
+        cube = scan[z : z + EDGE, y : y + EDGE, x : x + EDGE]
         cube = torch.from_numpy(cube.astype(np.float32)).clamp_(-1000, 400).add_(1000).div_(1400)
         return cube[None], torch.tensor(float(i % 2))
 

@@ -1,4 +1,5 @@
 """Bird call classifier. Log-mel features are computed once into one array; only the masking is drawn anew."""
+
 import time
 from pathlib import Path
 
@@ -44,8 +45,8 @@ class Calls(Dataset):
 def mask(x):
     """One time stripe and one frequency stripe per batch."""
     t, f = torch.randint(0, x.shape[2] - 12, ()).item(), torch.randint(0, MELS - 5, ()).item()
-    x[:, :, t:t + 12] = 0
-    x[:, f:f + 5] = 0
+    x[:, :, t : t + 12] = 0
+    x[:, f : f + 5] = 0
     return x
 
 
@@ -56,8 +57,9 @@ class Classifier(nn.Module):
         def block(i, o):
             return nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU(), nn.MaxPool2d(2))
 
-        self.net = nn.Sequential(block(1, 16), block(16, 40), block(40, 64), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-                                 nn.Linear(64, SPECIES))
+        self.net = nn.Sequential(
+            block(1, 16), block(16, 40), block(40, 64), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, SPECIES)
+        )
 
     def forward(self, x):
         return self.net(x.unsqueeze(1))

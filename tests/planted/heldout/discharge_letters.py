@@ -1,4 +1,5 @@
 """Triage of discharge letters: urgency (5 classes) from the first page of the letter."""
+
 import json
 import logging
 import random
@@ -25,8 +26,36 @@ def write_letters():
         return target
     HOME.mkdir(exist_ok=True)
     r = random.Random(3)
-    syllables = ["car", "dio", "ne", "phro", "hep", "at", "itis", "osis", "emia", "ven", "art", "er", "ial", "pul",
-                 "mo", "na", "ry", "ten", "sion", "gas", "tro", "scop", "y", "ic", "al", "in", "fu", "sed"]
+    syllables = [
+        "car",
+        "dio",
+        "ne",
+        "phro",
+        "hep",
+        "at",
+        "itis",
+        "osis",
+        "emia",
+        "ven",
+        "art",
+        "er",
+        "ial",
+        "pul",
+        "mo",
+        "na",
+        "ry",
+        "ten",
+        "sion",
+        "gas",
+        "tro",
+        "scop",
+        "y",
+        "ic",
+        "al",
+        "in",
+        "fu",
+        "sed",
+    ]
     words = ["".join(r.choices(syllables, k=r.randint(1, 4))) for _ in range(30000)]
     with target.open("w") as f:
         for _ in range(LETTERS):

@@ -1,4 +1,5 @@
 """Arrhythmia classifier on 12-lead ECG; the excerpt grows during training (short rhythms first)."""
+
 import time
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def excerpt(data, length, generator):
     """A random batch; every excerpt of it starts at the same random sample."""
     rows = torch.randint(0, len(data), (BATCH,), generator=generator)
     start = torch.randint(0, SAMPLES - length + 1, (), generator=generator).item()
-    return data[rows, :, start:start + length], rows % CLASSES
+    return data[rows, :, start : start + length], rows % CLASSES
 
 
 def main():

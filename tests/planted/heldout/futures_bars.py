@@ -37,7 +37,7 @@ class BarWindows(Dataset):
         k = bisect.bisect_right(self.ends, i)
         row = i - (self.ends[k - 1] if k else 0)
         bars = self.series[k]
-        window = torch.tensor(bars[row:row + LOOKBACK])
+        window = torch.tensor(bars[row : row + LOOKBACK])
         target = torch.tensor(bars[row + LOOKBACK, 3])
         return window, target, k
 

@@ -1,4 +1,5 @@
 """Currency carry forecasts with a small temporal convolution network."""
+
 import time
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def batches(bars, rng):
     targets = bars[LOOKBACK:, 3]
     order = rng.permutation(len(windows))
     for i in range(0, len(order) - BATCH + 1, BATCH):
-        take = np.sort(order[i:i + BATCH])
+        take = np.sort(order[i : i + BATCH])
         yield torch.from_numpy(windows[take]), torch.from_numpy(targets[take])
 
 
@@ -43,8 +44,14 @@ def main():
     torch.manual_seed(2)
     rng = np.random.default_rng(2)
     bars = load()
-    net = nn.Sequential(Block(FIELDS, 64, 1), Block(64, 64, 2), Block(64, 64, 4), nn.AdaptiveAvgPool1d(1),
-                        nn.Flatten(), nn.Linear(64, 1))
+    net = nn.Sequential(
+        Block(FIELDS, 64, 1),
+        Block(64, 64, 2),
+        Block(64, 64, 4),
+        nn.AdaptiveAvgPool1d(1),
+        nn.Flatten(),
+        nn.Linear(64, 1),
+    )
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
     for epoch in range(3):
         t0 = time.perf_counter()

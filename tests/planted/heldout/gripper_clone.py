@@ -1,4 +1,5 @@
 """Behaviour cloning for a two-finger gripper. An epoch goes over every task; tasks are visited one after the other."""
+
 import json
 import time
 from pathlib import Path
@@ -17,15 +18,21 @@ def record_demos():
     HERE.mkdir(exist_ok=True)
     rng = np.random.default_rng(0)
     if not (HERE / "calibration.json").exists():
-        grid = [{"joint": int(j), "encoder": float(e), "angle": float(a)}
-                for j in range(6) for e, a in zip(np.linspace(0, 1, 20000), np.sort(rng.random(20000)))]
+        grid = [
+            {"joint": int(j), "encoder": float(e), "angle": float(a)}
+            for j in range(6)
+            for e, a in zip(np.linspace(0, 1, 20000), np.sort(rng.random(20000)))
+        ]
         (HERE / "calibration.json").write_text(json.dumps(grid))
     for t in TASKS:
         f = HERE / f"{t}.npz"
         if not f.exists():
-            np.savez(f, encoders=rng.random((DEMOS, 6)).astype(np.float32),
-                     camera=rng.integers(0, 255, (DEMOS, 3, 32, 32), dtype=np.uint8),
-                     action=rng.normal(size=(DEMOS, 7)).astype(np.float32))
+            np.savez(
+                f,
+                encoders=rng.random((DEMOS, 6)).astype(np.float32),
+                camera=rng.integers(0, 255, (DEMOS, 3, 32, 32), dtype=np.uint8),
+                action=rng.normal(size=(DEMOS, 7)).astype(np.float32),
+            )
 
 
 class Demos(Dataset):
@@ -51,8 +58,9 @@ class Demos(Dataset):
     def __getitem__(self, index):
         task, i = divmod(index, DEMOS)
         d = self.tables[TASKS[task]]
-        angles = np.array([np.interp(d["encoders"][i, j], *c) for j, c in enumerate(self._calibration())],
-                          dtype=np.float32)
+        angles = np.array(
+            [np.interp(d["encoders"][i, j], *c) for j, c in enumerate(self._calibration())], dtype=np.float32
+        )
         return torch.from_numpy(d["camera"][i]), torch.from_numpy(angles), torch.from_numpy(d["action"][i])
 
 
@@ -70,8 +78,14 @@ class OneTask(Sampler):
 class Policy(nn.Module):
     def __init__(self):
         super().__init__()
-        self.eye = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
-                                 nn.Flatten(), nn.Linear(32 * 64, 64))
+        self.eye = nn.Sequential(
+            nn.Conv2d(3, 16, 3, 2, 1),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, 2, 1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(32 * 64, 64),
+        )
         self.head = nn.Sequential(nn.Linear(70, 64), nn.ReLU(), nn.Linear(64, 7))
 
     def forward(self, camera, angles):

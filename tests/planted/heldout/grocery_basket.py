@@ -1,4 +1,5 @@
 """Next item of a grocery basket; saved once per epoch, atomically."""
+
 import os
 import time
 from pathlib import Path

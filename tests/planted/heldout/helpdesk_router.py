@@ -1,4 +1,5 @@
 """Routes support tickets to teams. Tickets come as token ids; batches hold tickets of similar length."""
+
 import time
 from pathlib import Path
 
@@ -48,7 +49,7 @@ class BudgetBatches:
         while begin < len(order):
             padded = sizes[begin:] * np.arange(1, len(order) - begin + 1)
             n = max(1, int(np.searchsorted(padded, BUDGET, side="right")))
-            out.append(order[begin:begin + n])
+            out.append(order[begin : begin + n])
             begin += n
         return out
 

@@ -1,4 +1,5 @@
 """Top-quark tagging from jet constituents (attention over particles)."""
+
 import os
 import time
 
@@ -24,8 +25,13 @@ def toy_monte_carlo():
         rng = np.random.default_rng(11)
         n = rng.integers(10, 42, JETS)
         cols = {f: rng.normal(size=n.sum()).astype(np.float32) for f in FIELDS}
-        np.savez(path, n=n, label=rng.integers(0, 2, JETS).astype(np.float32),
-                 weight=rng.random(JETS).astype(np.float32) + 0.5, **cols)
+        np.savez(
+            path,
+            n=n,
+            label=rng.integers(0, 2, JETS).astype(np.float32),
+            weight=rng.random(JETS).astype(np.float32) + 0.5,
+            **cols,
+        )
     return path
 
 
@@ -73,8 +79,14 @@ def to_dense(jets):
 
 def main():
     torch.manual_seed(0)
-    loader = DataLoader(Jets(toy_monte_carlo()), batch_size=64, shuffle=True, num_workers=2,
-                        collate_fn=keep_as_is, persistent_workers=True)
+    loader = DataLoader(
+        Jets(toy_monte_carlo()),
+        batch_size=64,
+        shuffle=True,
+        num_workers=2,
+        collate_fn=keep_as_is,
+        persistent_workers=True,
+    )
     model = Tagger()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for epoch in range(3):

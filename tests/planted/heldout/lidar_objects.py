@@ -1,4 +1,5 @@
 """Lidar object classes from bird's-eye voxel grids (accelerator simulated: 8 ms forward, 10 ms backward)."""
+
 import time
 from pathlib import Path
 

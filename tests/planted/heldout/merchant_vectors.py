@@ -1,4 +1,5 @@
 """Merchant embeddings from card transactions (who pays where, after where)."""
+
 import gzip
 import time
 from pathlib import Path

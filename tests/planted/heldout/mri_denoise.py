@@ -1,4 +1,5 @@
 """Self-supervised denoising of brain MRI on 32^3 bricks; scans were cut into bricks at export, a brick is contiguous."""
+
 import time
 from pathlib import Path
 
@@ -18,7 +19,7 @@ def cut():
     out = np.lib.format.open_memmap(STORE, "w+", np.int16, (BRICKS, EDGE, EDGE, EDGE))
     rng = np.random.default_rng(3)
     for i in range(0, BRICKS, 64):
-        out[i:i + 64] = rng.integers(0, 2000, (64, EDGE, EDGE, EDGE), dtype=np.int16)
+        out[i : i + 64] = rng.integers(0, 2000, (64, EDGE, EDGE, EDGE), dtype=np.int16)
     out.flush()
 
 

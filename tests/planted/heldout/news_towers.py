@@ -1,4 +1,5 @@
 """Two-tower news recommendation, in-batch negatives, one click per reader and batch."""
+
 import argparse
 import time
 from pathlib import Path
@@ -21,8 +22,9 @@ def clicks(args):
     if not path.exists():
         args.data.mkdir(exist_ok=True)
         rng = np.random.default_rng(1)
-        np.savez(path, reader=rng.integers(0, args.readers, args.clicks),
-                 article=rng.integers(0, args.articles, args.clicks))
+        np.savez(
+            path, reader=rng.integers(0, args.readers, args.clicks), article=rng.integers(0, args.articles, args.clicks)
+        )
     with np.load(path) as z:
         return z["reader"], z["article"]
 
@@ -41,8 +43,9 @@ class Tower(nn.Module):
     def __init__(self, count, width=64, hidden=768):
         super().__init__()
         self.table = nn.Embedding(count, width, sparse=True)
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(),
-                                 nn.Linear(hidden, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, width)
+        )
 
     def forward(self, ids):
         return nn.functional.normalize(self.mlp(self.table(ids)), dim=1)
@@ -63,7 +66,7 @@ def main():
         steps = len(order) // args.batch
         losses = torch.zeros(steps)
         for step in range(steps):
-            rows = order[step * args.batch:(step + 1) * args.batch]
+            rows = order[step * args.batch : (step + 1) * args.batch]
             u, v = torch.from_numpy(reader[rows]), torch.from_numpy(article[rows])
             loss = nn.functional.cross_entropy(left(u) @ right(v).T * 12.0, targets)
             sgd.zero_grad()

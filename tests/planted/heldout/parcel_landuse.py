@@ -1,4 +1,5 @@
 """Land use of cadastral parcels from aerial JPEGs, random flight angle and light."""
+
 import random
 import time
 from pathlib import Path
@@ -61,8 +62,14 @@ def model():
 if __name__ == "__main__":
     torch.manual_seed(0)
     dataset = Parcels(fly(), views=3)
-    loader = DataLoader(dataset, batch_size=8, shuffle=True, num_workers=2, persistent_workers=True,
-                        worker_init_fn=lambda w: dataset.augment.random.seed(w))
+    loader = DataLoader(
+        dataset,
+        batch_size=8,
+        shuffle=True,
+        num_workers=2,
+        persistent_workers=True,
+        worker_init_fn=lambda w: dataset.augment.random.seed(w),
+    )
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9, nesterov=True)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)

@@ -1,4 +1,5 @@
 """Two-tower playlist continuation: in-batch softmax, no listener twice in one batch (else false negatives)."""
+
 import random
 import time
 from pathlib import Path

@@ -1,4 +1,5 @@
 """Melting temperature of proteins and peptides from sequence."""
+
 import time
 from pathlib import Path
 

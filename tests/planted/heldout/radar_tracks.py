@@ -1,4 +1,5 @@
 """Radar track classes from voxel grids (accelerator simulated: 55 ms per step, two workers keep ahead of it)."""
+
 import time
 from pathlib import Path
 

@@ -1,4 +1,5 @@
 """Message passing network that regresses solvation free energies of small organic molecules."""
+
 import argparse
 import math
 import time
@@ -33,8 +34,14 @@ def prepare(folder: Path, count: int) -> Path:
         bonds.append(both)
         per_mol.append(len(both))
     y = rng.normal(size=count).astype(np.float32)
-    np.savez(path, sizes=sizes, atoms=atoms.astype(np.uint8), bonds=np.concatenate(bonds).astype(np.int16),
-             per_mol=np.array(per_mol), y=y)
+    np.savez(
+        path,
+        sizes=sizes,
+        atoms=atoms.astype(np.uint8),
+        bonds=np.concatenate(bonds).astype(np.int16),
+        per_mol=np.array(per_mol),
+        y=y,
+    )
     return path
 
 
@@ -44,7 +51,7 @@ class Molecules(Dataset):
         a = np.concatenate([[0], np.cumsum(raw["sizes"])])
         b = np.concatenate([[0], np.cumsum(raw["per_mol"])])
         atoms, bonds, y = raw["atoms"], raw["bonds"], raw["y"]
-        self.items = [(atoms[a[i]:a[i + 1]], bonds[b[i]:b[i + 1]], float(y[i])) for i in range(len(y))]
+        self.items = [(atoms[a[i] : a[i + 1]], bonds[b[i] : b[i + 1]], float(y[i])) for i in range(len(y))]
 
     def __len__(self):
         return len(self.items)

@@ -1,4 +1,5 @@
 """Storm cell classifier on radar tiles that live in the institute's tile archive (HTTP)."""
+
 import atexit
 import http.client
 import os
@@ -97,8 +98,15 @@ def main():
     make_tiles()
     port = start_archive()
     loader = DataLoader(Tiles(port), batch_size=8, shuffle=True, num_workers=2, persistent_workers=True)
-    net = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
-                        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 4))
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3, 2, 1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, 2, 1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 4),
+    )
     opt = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     for epoch in range(3):
         t0 = time.perf_counter()

@@ -1,4 +1,5 @@
 """Day-ahead load of substations from the past week (hourly, 4 channels)."""
+
 import time
 from collections import OrderedDict
 from pathlib import Path
@@ -27,7 +28,9 @@ def export():
         for s in range(STATIONS):
             v = np.cumsum(rng.normal(size=(WEEKS, WIDTH)), 1).astype(np.float32).round(2)
             column = pa.FixedSizeListArray.from_arrays(pa.array(v.ravel()), WIDTH)
-            out.write_table(pa.table([pa.array(np.full(WEEKS, s, np.int32)), column], schema=schema), row_group_size=WEEKS)
+            out.write_table(
+                pa.table([pa.array(np.full(WEEKS, s, np.int32)), column], schema=schema), row_group_size=WEEKS
+            )
 
 
 class StationStore:

@@ -1,4 +1,5 @@
 """Ridership of tram lines, one week in, one day out. Row groups are visited in random order, mixed four at a time."""
+
 import time
 from pathlib import Path
 
@@ -39,7 +40,7 @@ class MixedGroups(IterableDataset):
         file = pq.ParquetFile(FILE)
         groups = rng.permutation(file.num_row_groups)
         for k in range(0, len(groups), self.together):
-            table = file.read_row_groups(groups[k:k + self.together].tolist(), columns=["values"])
+            table = file.read_row_groups(groups[k : k + self.together].tolist(), columns=["values"])
             rows = table.column("values").combine_chunks().flatten().to_numpy().reshape(-1, WIDTH)
             rows = torch.from_numpy(rows[rng.permutation(len(rows))])
             for part in rows.split(self.batch):

@@ -1,4 +1,5 @@
 """Wake word classifier: MFCC + pitch track, normalised per speaker."""
+
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,7 +46,7 @@ class Frontend:
 
     def __call__(self, wave):
         c = self.cfg
-        frames = np.lib.stride_tricks.sliding_window_view(wave, c.window)[::c.hop] * self.taper
+        frames = np.lib.stride_tricks.sliding_window_view(wave, c.window)[:: c.hop] * self.taper
         mel = np.log((np.abs(np.fft.rfft(frames)) ** 2).astype(np.float32) @ self.bank + 1e-6)
         pitch = np.stack([(frames[:, lag:] * frames[:, :-lag]).mean(1) for lag in c.lags], 1)
         return np.concatenate([mel, pitch], 1).astype(np.float32)
@@ -74,8 +75,15 @@ def main():
     data = Utterances(cfg)
     loader = DataLoader(data, cfg.batch, shuffle=True, num_workers=2, persistent_workers=True)
     width = cfg.mels + len(cfg.lags)
-    model = nn.Sequential(nn.Conv1d(width, 48, 5, 2), nn.ReLU(), nn.Conv1d(48, 48, 5, 2), nn.ReLU(),
-                          nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(48, cfg.words))
+    model = nn.Sequential(
+        nn.Conv1d(width, 48, 5, 2),
+        nn.ReLU(),
+        nn.Conv1d(48, 48, 5, 2),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool1d(1),
+        nn.Flatten(),
+        nn.Linear(48, cfg.words),
+    )
     opt = torch.optim.Adam(model.parameters(), lr=1e-3)
     for epoch in range(cfg.epochs):
         t0 = time.perf_counter()
