@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.errors import UsageError
-from stoker.predict.pipeline import SHORT_STEPS, Pipeline, epoch_step_s, step_s
+from stoker.predict.pipeline import STEPS, Pipeline, epoch_step_s, step_s
 from stoker.predict.whatif import changed
 from stoker.records import LoaderFacts
 
@@ -82,8 +82,8 @@ def test_an_epoch_that_is_shorter_than_its_queue_is_one_wait_and_what_the_cores_
 
 @pytest.mark.parametrize("pieces", [1, 4])
 def test_a_short_epoch_and_a_long_one_are_predicted_alike(pieces: int) -> None:
-    short = pipeline(work_s=(0.02,), wait_s=(0.05,), epoch_steps=SHORT_STEPS, pieces=pieces, workers=3)
-    long = replace(short, epoch_steps=SHORT_STEPS + 1)
+    short = pipeline(work_s=(0.02,), wait_s=(0.05,), epoch_steps=STEPS, pieces=pieces, workers=3)
+    long = replace(short, epoch_steps=STEPS + 1)
     assert epoch_step_s(short) == pytest.approx(epoch_step_s(long), rel=0.02)
 
 

@@ -15,7 +15,9 @@ def _workers_to(count: int, setting: Setting, why: str) -> Iterator[Candidate]:
 
 def _too_few(finding: Finding, setting: Setting) -> Iterator[Candidate]:
     del finding
-    wanted = setting.cores if setting.workers < setting.cores else 2 * setting.workers  # these wait half of the time
+    wanted = (
+        setting.cores if setting.workers < setting.cores else 2 * setting.workers
+    )  # these wait for data a part of the time
     while wanted > setting.workers and not setting.fits(wanted):
         wanted -= 1
     if wanted > setting.workers:

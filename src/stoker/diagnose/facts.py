@@ -266,7 +266,7 @@ class Facts:
             if bench.name == name and bench.seconds and bench.workers <= self.cores:
                 made = production([row for one in self.seen.workers if one.pid in bench.pids for row in one.batches])
                 queued = made.queued_s / made.wall_s if made and made.wall_s else 0.0
-                found.append(bench.seconds * max(1 - queued, 1 / (1 + bench.workers)))
+                found.append(bench.seconds * (1 - queued))
         return sum(found) / len(found) if found else None
 
     def sampled_s(self, holds: Callable[[Line], bool]) -> float:

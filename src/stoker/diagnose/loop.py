@@ -97,7 +97,7 @@ def python_loop(facts: Facts) -> Finding | None:
     inspected = facts.probes.inspection
     if inspected is None or not inspected.lines or not facts.compute_s:
         return None
-    loops = [one for one in inspected.lines if one.in_one_call >= IN_ONE_CALL and _is_loop(one)]
+    loops = _loops(inspected)
     if not loops:
         return None
     line = max(loops, key=lambda one: one.in_one_call)
@@ -124,6 +124,10 @@ def python_loop(facts: Facts) -> Finding | None:
     )
 
 
+def _loops(inspected: Inspection) -> list[LineOps]:
+    return [one for one in inspected.lines if one.in_one_call >= IN_ONE_CALL and _is_loop(one)]
+
+
 def _body(inspected: Inspection, line: LineOps) -> list[LineOps]:
     """The lines of the same loop: those of its function that start as many operations."""
     own = [one for one in inspected.lines if (one.file, one.function) == (line.file, line.function)]
@@ -132,8 +136,7 @@ def _body(inspected: Inspection, line: LineOps) -> list[LineOps]:
 
 def _is_the_scripts_loop(facts: Facts, inspected: Inspection) -> bool:
     """True if most operations of a step are those of one loop in the script, which is a cause of its own."""
-    loops = [one for one in inspected.lines if one.in_one_call >= IN_ONE_CALL and _is_loop(one)]
-    most = max((sum(one.ops for one in _body(inspected, line)) for line in loops), default=0)
+    most = max((sum(one.ops for one in _body(inspected, line)) for line in _loops(inspected)), default=0)
     return most > 0.5 * inspected.ops and python_loop(facts) is not None
 
 

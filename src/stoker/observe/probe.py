@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter, deque
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -231,8 +232,7 @@ class Probes:
         try:
             if reads:
                 make_s = self._waited_s() * min(max(epoch.source.num_workers, 1), 4)
-                held, room = epoch.held, Room.now(0)
-                ahead = lambda count: len(probe_ahead.take(iterator, original, held, count, TAKE_S, room))  # noqa: E731
+                ahead = partial(self._ahead, iterator, epoch, original)
                 self._readings.run(name, iterator, epoch.source, self.orders(epoch.loader), make_s, ahead)
             else:
                 self._take(name, wanted, iterator, epoch, original)
@@ -240,6 +240,9 @@ class Probes:
             self._recorder.home[0] = before
             if not epoch.held:
                 self._close(clock())
+
+    def _ahead(self, iterator: Any, epoch: Epoch, original: Any, count: int) -> int:
+        return len(probe_ahead.take(iterator, original, epoch.held, count, TAKE_S, Room.now(0)))
 
     def _open(self, name: str, planned_s: float, epoch: Epoch) -> None:
         self._window, self._owner = (name, clock(), planned_s), epoch

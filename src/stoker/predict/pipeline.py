@@ -1,7 +1,7 @@
 """What if: a discrete-event simulation of a loader and the loop that it feeds, from measured distributions.
 
-Workers make batches: they wait (for files, for sockets) and then work, sharing the cores with each other and with the
-main process. Worker i makes batches i, i + workers, …; at most `prefetch` batches a worker are under way or ready;
+Workers make batches: they wait (for files, for sockets) and work in turns, sharing the cores with each other and with
+the main process. Worker i makes batches i, i + workers, …; at most `prefetch` batches a worker are under way or ready;
 batches are delivered in order. Without workers the loop makes its batches itself. Pure and seeded.
 
     faster = step_s(replace(measured, workers=4))
@@ -18,8 +18,8 @@ two cores; another machine was not measured. The doctor takes the sum of both (`
 STEPS = 400
 WARMUP = 60
 """Simulated steps that are left out: the queue fills."""
-SHORT_STEPS, FEWEST_STEPS = 400, 120
-"""An epoch of up to so many steps is simulated as a whole, and again until this many were seen."""
+FEWEST_STEPS = 120
+"""An epoch of up to `STEPS` is simulated as a whole, and again until this many were seen."""
 PIECES = 4
 """A batch of several samples is made in turns of waiting and work, not by all of one and then all of the other."""
 
@@ -105,7 +105,7 @@ def epoch_step_s(pipeline: Pipeline, *, seed: int = 0) -> float:
     if not pipeline.epoch_steps or not pipeline.workers:
         return step_s(pipeline, seed=seed)
     start_s = 0.0 if pipeline.persistent else pipeline.workers * pipeline.worker_start_s
-    if pipeline.epoch_steps <= SHORT_STEPS:
+    if pipeline.epoch_steps <= STEPS:
         return max(_whole_epoch_s(pipeline, seed), pipeline.device_s) + start_s / pipeline.epoch_steps
     steady_s = step_s(pipeline, seed=seed)
     # Nothing is ready when an epoch begins, and all workers make their first batch at once.
