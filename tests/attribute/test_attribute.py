@@ -280,3 +280,20 @@ def test_a_cut_pass_is_neither_whole_nor_broken() -> None:
     seen = attribute(script.track(facts, cuts=[Cut(1, 6, 100, script.now)]))
     assert [(one.is_cut, one.is_whole, one.batches, one.length) for one in seen.passes] == [(True, False, 6, 100)]
     assert len(seen.steps) == 6
+
+
+def test_passes_that_the_script_leaves_are_as_long_as_it_makes_them() -> None:
+    def lengths(*batches: int, whole: bool = False) -> set[int | None]:
+        script = Script()
+        for count in batches:
+            script.span(Kind.ITER, 5, 1)
+            for _ in range(count):
+                script.step()
+            if whole:
+                script.exhausted(0)
+        return {one.length for one in attribute(script.track([loader(length=100)])).passes}
+
+    assert lengths(3, 2, 3, 1) == {3}  # one came inside an experiment; the last is under way
+    assert lengths(1, 1, 1) == {1}  # next(iter(loader)) in every step
+    assert lengths(3, 2) == {100}  # left once: it may have been for any reason
+    assert lengths(3, 3, 3, whole=True) == {100}

@@ -13,6 +13,8 @@ TRAINS_SHARE = 0.5
 """A loader trains if at least this share of its batches was followed by a backward …"""
 RIVAL_SHARE = 0.3
 """… and they are at least this share of the busiest loader's."""
+LEFT = 2
+"""Passes that the script has left before their end, from which on that is how long they are."""
 
 
 @dataclass(slots=True)
@@ -180,15 +182,21 @@ def _closed(
 
 
 def _with_lengths(passes: Sequence[Pass]) -> tuple[Pass, ...]:
-    """A stream does not say how long it is; a pass over it that ended by itself has shown it.
+    """How long passes really are: a stream shows it by its end, and a script that leaves every pass early by leaving.
 
     The longest one: batches that came inside an experiment are not among a pass's own.
     """
-    shown: dict[int, int] = {}
-    for one in passes:
-        if one.is_whole and one.batches:
-            shown[one.loader] = max(shown.get(one.loader, 0), one.batches)
-    return tuple(replace(one, length=shown.get(one.loader)) if one.length is None else one for one in passes)
+    lengths = {loader: _shown(loader, passes) for loader in {one.loader for one in passes}}
+    return tuple(replace(one, length=lengths[one.loader] or one.length) for one in passes)
+
+
+def _shown(loader: int, passes: Sequence[Pass]) -> int | None:
+    own = [one for one in passes if one.loader == loader and one.batches]
+    whole = [one.batches for one in own if one.is_whole and one.length is None]
+    left = [one.batches for one in own[:-1]]  # the last may be under way
+    if len(left) >= LEFT and not any(one.is_whole or one.is_cut for one in own):
+        return max(left)
+    return max(whole, default=None)
 
 
 def ahead(facts: LoaderFacts | None) -> int:
