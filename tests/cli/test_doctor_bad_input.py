@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.doctor_program import doctor, script
+from planted import suite
 from scripts import SCRIPTS
 
 
@@ -34,6 +35,17 @@ def test_a_script_that_dies_shows_its_traceback_first_and_exits_with_3(tmp_path:
     done = doctor(tmp_path, sys.executable, "train.py")
     assert done.code == 3
     assert done.stderr.index("no data today") < done.stderr.index("the script ended with exit code 1")
+
+
+def test_a_script_that_shared_memory_ended_hears_of_that_after_its_traceback(tmp_path: Path) -> None:
+    if (why := suite.no_namespace()) is not None:
+        pytest.skip(why)
+    done = doctor(tmp_path, *script("full_shm.py"))
+    assert done.code == 3
+    assert done.stderr.index("unable to allocate shared memory") < done.stderr.index("shm-small")
+    assert done.report["verdict"] == "shm-small"
+    evidence = {item["name"]: item["value"] for item in done.report["findings"][0]["evidence"]}
+    assert evidence["shared memory there is"] == 1 << 20
 
 
 def test_a_script_that_kills_itself_exits_with_3(tmp_path: Path) -> None:

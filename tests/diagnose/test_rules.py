@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attribute.tracks import MS, Script
 from diagnose.runs import STEP_S, Bench, Inspection, Ordering, facts, loader, made, phases, slow, waiting, worker
-from stoker.diagnose import CAUSES, RULES, SURE, noise, order
+from stoker.diagnose import CAUSES, RULES, SURE, diagnose, noise, order
 from stoker.diagnose.causes import GAIN
 from stoker.diagnose.facts import Facts
 from stoker.records import (
@@ -21,6 +21,7 @@ from stoker.records import (
     Line,
     LineOps,
     Making,
+    NoBatch,
     Pass,
     Probes,
     Replay,
@@ -398,10 +399,10 @@ def _line() -> Any:
 def test_a_straggler_is_the_rank_that_always_comes_last() -> None:
     from stoker.records import ARG, Kind
 
-    def rank(pid: int, late_ns: int) -> Any:
+    def rank(pid: int, *late_ns: int) -> Any:
         begin, end = Kind.BACKWARD << 1, Kind.BACKWARD << 1 | 1
         assert ARG
-        times = [t for i in range(20) for t in (i * 10**8 + late_ns, i * 10**8 + 90_000_000)]
+        times = [t for i in range(20) for t in (i * 10**8 + late_ns[i % len(late_ns)], i * 10**8 + 90_000_000)]
         codes = [begin, end] * 20
         return dataclasses.replace(facts().track, pid=pid, rank=pid, times_ns=tuple(times), codes=tuple(codes))
 
@@ -410,6 +411,9 @@ def test_a_straggler_is_the_rank_that_always_comes_last() -> None:
     level = dataclasses.replace(run.seen, tracks=(rank(0, 10_000_000), rank(1, 10_500_000)))
     assert found(dataclasses.replace(run, seen=late))["straggler"].evidence[0].value == "1"
     assert "straggler" not in found(dataclasses.replace(run, seen=level))
+    # Last in four steps of five, but by little; the fifth makes up for it.
+    jitter = dataclasses.replace(run.seen, tracks=(rank(0, *[10_000_000] * 4, 50_000_000), rank(1, 20_000_000)))
+    assert "straggler" not in found(dataclasses.replace(run, seen=jitter))
 
 
 def test_copies_that_wait_are_found_and_others_are_not() -> None:
@@ -543,3 +547,40 @@ def test_memory_that_grows_until_all_of_the_data_set_was_touched_is_no_leak() ->
 
     assert "ram-growth" in found(run(10, 30, 50, 65, 80, 95, 105, 115, 125, 132))  # slower, as an epoch goes on
     assert "ram-growth" not in found(run(10, 30, 50, 65, 80, 95, 110, 111, 111, 112))
+
+
+def test_workers_that_take_each_other_work_are_too_many_also_while_others_have_the_cores() -> None:
+    def run(cpu_s: float) -> Facts:
+        rows = tuple(row(begin_ns=0, end_ns=int(1e9), process_cpu_s=cpu_s) for _ in range(20))
+        crowded = waiting(real=slow(5e-3), workers=12, facts=loader(num_workers=12), cores=2.0, loader_s=0.1)
+        seen = dataclasses.replace(crowded.seen, workers=(worker(pid=9, batches=rows),))
+        benches = (Bench("cores", 2, (9,), (), 0, 1, 10, 0.1, None),)  # no faster: somebody else computed
+        return dataclasses.replace(crowded, seen=seen, probes=Probes(benches=benches))
+
+    assert "too-many-workers" in found(run(1e-3))
+    assert "too-many-workers" not in found(run(4e-3))
+
+
+def test_threads_do_not_compete_for_cores_that_are_idle() -> None:
+    probes = Probes(benches=rates(threads=0.02, as_is=0.09))
+    read = slow(5e-3, blocked_s=4.9e-3, cpu_s=1e-4, process_cpu_s=1e-4, mean_cpu_s=1e-4)
+    assert "thread-oversubscription" not in found(waiting(real=read, probes=probes))
+
+
+@pytest.mark.parametrize(
+    ("text", "shm_bytes", "blamed"),
+    [
+        ("RuntimeError: unable to allocate shared memory(shm) for file </torch_1>: No space left", 64 << 20, True),
+        ("RuntimeError: DataLoader worker (pid 1) is killed by signal: Bus error. It is possible", 64 << 20, True),
+        ("RuntimeError: DataLoader worker (pid 1) is killed by signal: Bus error. It is possible", 64 << 30, False),
+        ("FileNotFoundError: no such file", 64 << 20, False),
+        ("RuntimeError: unable to allocate shared memory(shm) for file </torch_1>: No space left", None, False),
+    ],
+)
+def test_a_run_that_shared_memory_ended_is_told_so_first(text: str, shm_bytes: int | None, blamed: bool) -> None:
+    fed = sick()["decode-cpu"]
+    for run in (facts(), fed):
+        track = dataclasses.replace(run.track, no_batches=(NoBatch(text, shm_bytes, 0),))
+        assert ("shm-small" in found(dataclasses.replace(run, track=track))) is blamed
+        said = diagnose(run.seen, track, dataclasses.replace(run.named, steps=()), run.said)
+        assert (said.verdict == "shm-small") is blamed  # also if there was no step to judge

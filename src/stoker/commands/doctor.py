@@ -197,6 +197,8 @@ def _report(diagnosis: Diagnosis, row: Row, json_path: Path | None) -> None:
     console = Console(stderr=True)
     if diagnosis.steps:
         terminal.show(diagnosis, row.run, console)
+    elif diagnosis.findings:
+        terminal.show_verdict(diagnosis, row.run, console)
     else:
         terminal.show_notes(diagnosis, console)
     if json_path is not None:

@@ -25,10 +25,12 @@ ALIKE = 0.6
 def diagnose(seen: Observation, track: Track, named: Attribution, said: Diagnosis) -> Diagnosis:
     """The same diagnosis with ceilings, findings and verdict."""
     facts = gather(seen, track, named, said)
+    fatal = feeding.out_of_shm(track)
     if facts is None:
-        return said
+        return said if fatal is None else dataclasses.replace(said, findings=(fatal,), verdict=fatal.cause)
     found = [_of_epoch(one, facts) for rule in RULES if (one := rule(facts)) is not None]
     found = order([one for one in found if _matters(one)], facts)
+    found.sort(key=lambda one: one != fatal)  # what ended the run comes first
     bound = compute.compute_bound(facts)
     if bound is not None and not any(_matters(one) for one in found):
         found.append(bound)

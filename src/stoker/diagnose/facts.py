@@ -10,7 +10,7 @@ from stoker.diagnose.production import Production, made_s, net_s, production
 from stoker.records.attributed import Attribution
 from stoker.records.diagnosis import Diagnosis
 from stoker.records.observed import Line, LoaderFacts, Observation, Track, WorkerBatch, WorkerTrack
-from stoker.records.probes import Probes
+from stoker.records.probes import Bench, Probes
 
 DATA_SHARE = 0.75
 """The loader bounds the run if, by itself, it takes at least this share of a real step's time."""
@@ -18,6 +18,8 @@ MOSTLY_MAKING = 0.5
 """Workers that make batches for this share of the time are what the loop waits for: a drain asks more of them."""
 IDLE_CORES = 0.4
 """Less than this is no idle core, just a gap."""
+FEWEST_ROWS = 16
+"""Batches of an experiment whose processor time counts: work that comes every few batches is among them."""
 ALONE_SHARE = 0.5
 """Making a batch with the cores to itself, of a computed step: below, others who use the machine are why it is late."""
 MODEL = ("forward", "loss", "backward", "optimizer", "zero_grad")
@@ -260,11 +262,21 @@ class Facts:
         as_is, other = self._own_rate_s("as is"), self._own_rate_s(name)
         return as_is / other if as_is and other else self.rate_ratio(name)
 
+    def cpu_ratio(self, name: str) -> float | None:
+        """How many times more processor time a batch takes as it is than in this variant, whoever has the cores."""
+        made = production([row for bench in self.probes.benches if bench.name == name for row in self._rows(bench)])
+        if made is None or made.batches < FEWEST_ROWS or self.real is None or not made.mean_cpu_s:
+            return None
+        return self.real.mean_cpu_s / made.mean_cpu_s
+
+    def _rows(self, bench: Bench) -> list[WorkerBatch]:
+        return [row for one in self.seen.workers if one.pid in bench.pids for row in one.batches]
+
     def _own_rate_s(self, name: str) -> float | None:
         found = []
         for bench in self.probes.benches:
             if bench.name == name and bench.seconds and bench.workers <= self.cores:
-                made = production([row for one in self.seen.workers if one.pid in bench.pids for row in one.batches])
+                made = production(self._rows(bench))
                 queued = made.queued_s / made.wall_s if made and made.wall_s else 0.0
                 found.append(bench.seconds * (1 - queued))
         return sum(found) / len(found) if found else None

@@ -8,14 +8,21 @@ from stoker.diagnose.causes import GAIN, finding
 from stoker.diagnose.facts import IDLE_CORES, Facts
 from stoker.diagnose.production import Production
 from stoker.records.diagnosis import Finding
+from stoker.records.observed import Track
 
 SPEED_UP = 1.12
 """What another number of workers or threads must bring on the same machine, minutes apart."""
+MORE_CPU = 1.5
+"""Processor time for a batch that more workers take: beyond what they take from each other's caches."""
 BLOCKED = 0.2
 """Of making: what workers must wait for files and sockets before another one finds a core to work on meanwhile."""
 SENT_ARRAY_S = 0.8e-3
 """To send and to receive one array or tensor of a batch: the sum of what `predict.pipeline` charges for both, which
 this room may not import."""
+REFUSED, BUS_ERROR = "unable to allocate shared memory", "bus error"
+"""Torch's words for a /dev/shm that is full, and the kernel's, which has them for a mapped file cut short as well."""
+OWN_SHM_BYTES = 1 << 30
+"""A container's /dev/shm is smaller (64 MiB if nobody asks for more), a machine's own larger: half of its memory."""
 IN_FLIGHT = 0.8
 """Share of /dev/shm that batches in flight may fill before it counts as small."""
 MANY_OBJECTS, MANY_BYTES = 1000, 16 << 20
@@ -82,11 +89,12 @@ def _unrated(facts: Facts) -> float:
 
 def too_many_workers(facts: Facts) -> Finding | None:
     """As many workers as cores are faster than what is set."""
-    measured = facts.rate_ratio("cores")
-    if not facts.is_data_bound or facts.workers <= facts.cores or not measured:
+    rate, spent = facts.rate_ratio("cores"), facts.cpu_ratio("cores") or 0.0
+    if not facts.is_data_bound or facts.workers <= facts.cores or not rate:
         return None
     if facts.real is not None and facts.real.blocked_share > 0.5:  # noqa: PLR2004  they wait, they do not compete
         return None
+    measured = max(rate, spent if spent >= MORE_CPU else 0.0)  # others may have had the cores, but not done its work
     if measured < SPEED_UP:
         return None
     gain = facts.data_gain(1 / measured)
@@ -96,7 +104,8 @@ def too_many_workers(facts: Facts) -> Finding | None:
         "too-many-workers",
         ("workers", float(facts.workers), ""),
         ("cores", facts.cores, ""),
-        ("rate with as many as there are cores", measured, "ratio"),
+        ("rate with as many as there are cores", rate, "ratio"),
+        ("processor time for a batch, of that with as many", spent or None, "ratio"),
         ("waiting for a core, of making", _queued_share(facts), "share"),
         gain=gain,
         off=facts.data_off,
@@ -110,8 +119,10 @@ def _queued_share(facts: Facts) -> float | None:
 
 def thread_oversubscription(facts: Facts) -> Finding | None:
     """One thread in each worker is faster."""
-    measured = facts.rate_ratio("threads")
+    measured, demand = facts.rate_ratio("threads"), facts.demand_cores
     if not facts.is_data_bound or measured is None or measured < SPEED_UP:
+        return None
+    if demand is not None and demand < facts.cores / 2:  # nobody competes where cores are idle
         return None
     threads = max((row.threads for rows in facts.benches.values() for row in rows), default=0)
     gain = facts.data_gain(1 / measured)
@@ -153,8 +164,32 @@ def cpu_quota(facts: Facts) -> Finding | None:
     )
 
 
+def out_of_shm(track: Track) -> Finding | None:
+    """A worker got no shared memory, and the run ended. After a bus error only a small /dev/shm is to blame."""
+    for failed in track.no_batches:
+        text = failed.text.lower()
+        refused = REFUSED in text
+        if failed.shm_bytes is not None and (refused or (BUS_ERROR in text and failed.shm_bytes < OWN_SHM_BYTES)):
+            return finding(
+                "shm-small",
+                ("shared memory there is", float(failed.shm_bytes), "B"),
+                ("of it free after a worker had failed", _as_float(failed.shm_free), "B"),
+                ("it failed with", "no space left" if refused else "a bus error", ""),
+                gain=None,
+                off=noise.LEAST,
+                sure=noise.CERTAIN if refused else noise.UNTRIED,
+            )
+    return None
+
+
+def _as_float(value: int | None) -> float | None:
+    return None if value is None else float(value)
+
+
 def shm_small(facts: Facts) -> Finding | None:
     """Free /dev/shm against the bytes in flight."""
+    if (fatal := out_of_shm(facts.track)) is not None:
+        return fatal
     container, made = facts.probes.container, facts.real
     if container is None or not container.shm_bytes or made is None or facts.facts is None or not facts.workers:
         return None

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 from stoker.attribute.timeline import decode_events
 from stoker.diagnose import noise
@@ -21,29 +22,30 @@ def straggler(facts: Facts) -> Finding | None:
     arrivals = [times for times in arrivals if len(times) >= FEWEST_STEPS]
     if len(arrivals) < 2:  # noqa: PLR2004
         return None
-    steps = min(len(times) for times in arrivals)
-    last: Counter[int] = Counter()
-    waited_s = 0.0
-    for i in range(1, steps):
-        times = [times[i] for times in arrivals]
-        last[times.index(max(times))] += 1
-        waited_s += (max(times) - min(times)) / 1e9
+    together = list(zip(*arrivals, strict=False))[1:]
+    last = Counter(times.index(max(times)) for times in together)
     slow, count = last.most_common(1)[0]
-    mean_s = waited_s / (steps - 1)
-    gain = facts.step_s / max(facts.step_s - mean_s * (1 - 1 / len(arrivals)), 0.05 * facts.step_s)
-    if gain < GAIN or count < MOSTLY * (steps - 1):
+    steps, late_s = len(together), _late_s(slow, together)
+    gain = facts.step_s / max(facts.step_s - late_s * (1 - 1 / len(arrivals)), 0.05 * facts.step_s)
+    if gain < GAIN or count < MOSTLY * steps:
         return None
     rank = facts.seen.tracks[slow].rank
     return finding(
         "straggler",
         ("the last rank to arrive", str(rank if rank is not None else facts.seen.tracks[slow].pid), ""),
-        ("in this share of the steps", count / (steps - 1), "share"),
-        ("the first rank waits for it in a step", mean_s, "s"),
+        ("in this share of the steps", count / steps, "share"),
+        ("after the others, on average", late_s, "s"),
         ("a step", facts.step_s, "s"),
         gain=gain,
         off=facts.off("step"),
-        sure=noise.likely(count / (steps - 1), MOSTLY, 1 / math.sqrt(steps)),
+        sure=noise.likely(count / steps, MOSTLY, 1 / math.sqrt(steps)),
     )
+
+
+def _late_s(slow: int, together: Sequence[Sequence[int]]) -> float:
+    """How much later than the others a rank comes on average; where now one is late and now another, that cancels."""
+    others = [(sum(times) - times[slow]) / (len(times) - 1) for times in together]
+    return math.fsum(times[slow] - other for times, other in zip(together, others, strict=True)) / len(together) / 1e9
 
 
 def _arrivals(track: Track) -> list[int]:

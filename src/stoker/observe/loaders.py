@@ -13,6 +13,7 @@ from stoker.observe.pace import Epoch, Pace
 from stoker.observe.passes import STATE, Passes
 from stoker.observe.patches import Patches
 from stoker.observe.probe_ahead import dismiss
+from stoker.observe.probe_container import shared_memory
 from stoker.observe.probe_gather import shape_of
 from stoker.observe.recorder import Recorder, clock
 from stoker.observe.workers import ORDERED, ROW, weigh
@@ -127,7 +128,7 @@ def _watch_next(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> 
         except BaseException as error:
             put(clock())
             put(wait | 1 | number)
-            recorder.note("no_batch", loader=epoch.loader, text=f"{type(error).__name__}: {error}"[:MOST_TEXT])
+            _note_failure(recorder, error)
             raise
         put(clock())
         put(wait | 1 | number)
@@ -150,10 +151,19 @@ def _watch_deaths(module: Any, recorder: Recorder, patches: Patches, pace: Pace)
         except RuntimeError as error:
             if pace.is_ended:  # its workers are ended with it, whatever they were at
                 return
-            recorder.note("no_batch", text=f"{type(error).__name__}: {error}"[:MOST_TEXT])
+            _note_failure(recorder, error)
             raise
 
     patches.set(module, "_error_if_any_worker_fails", _error_if_any_worker_fails)
+
+
+def _note_failure(recorder: Recorder, error: BaseException) -> None:
+    """An error instead of a batch. A worker's has its traceback in it, and what happened at its end."""
+    text = f"{type(error).__name__}: {error}".strip()
+    shm_bytes, shm_free = shared_memory()
+    half = MOST_TEXT // 2
+    short = text if len(text) <= MOST_TEXT else f"{text[:half]} … {text[-half:]}"
+    recorder.note("no_batch", text=short, shm_bytes=shm_bytes, shm_free=shm_free)
 
 
 def _delivered(epoch: Epoch, batch: Any, recorder: Recorder, pace: Pace) -> None:

@@ -15,6 +15,15 @@ SHM = "/dev/shm"  # noqa: S108
 EVERY_NS = 500_000_000
 
 
+def shared_memory() -> tuple[int | None, int | None]:
+    """Bytes of this process's own /dev/shm, and those of them that are free."""
+    try:
+        stat = os.statvfs(SHM)
+    except OSError:
+        return None, None
+    return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+
+
 class Limits:
     """Reads them now and then."""
 
@@ -39,10 +48,9 @@ class Limits:
         if throttled is not None:
             self._first = self._first or (now, throttled)
             self._last = (now, throttled)
-        with suppress(OSError):
-            stat = os.statvfs(SHM)
-            free = stat.f_bavail * stat.f_frsize
-            self._shm_bytes = stat.f_blocks * stat.f_frsize
+        size, free = shared_memory()
+        if size is not None and free is not None:
+            self._shm_bytes = size
             self._shm_free = free if self._shm_free is None else min(self._shm_free, free)
 
     def facts(self) -> dict[str, Any]:

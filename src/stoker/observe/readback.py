@@ -17,6 +17,7 @@ from stoker.records.observed import (
     LoaderFacts,
     Machine,
     Meter,
+    NoBatch,
     Observation,
     Track,
     WorkerBatch,
@@ -226,6 +227,9 @@ class Process:
             device_ends_ns=tuple(work[1:whole:3]),
             device_work=tuple(work[2:whole:3]),
             batch_arrays=tuple((n["loader"], n["arrays"]) for n in self.all("batch") if n.get("arrays")),
+            no_batches=tuple(
+                NoBatch(str(n["text"]), n.get("shm_bytes"), n.get("shm_free")) for n in self.all("no_batch")
+            ),
         )
 
     def _probes(self) -> Probes:

@@ -103,6 +103,15 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class NoBatch:
+    """An error that a loader gave instead of a batch, and what there was of /dev/shm right after."""
+
+    text: str
+    shm_bytes: int | None = None
+    shm_free: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Track:
     """One process that trained: its events and samples, as columns of equal length. Times are of one clock."""
 
@@ -139,6 +148,7 @@ class Track:
     device_ends_ns: tuple[int, ...] = ()
     device_work: tuple[int, ...] = ()  # places in DEVICE_WORK
     batch_arrays: tuple[tuple[int, int], ...] = ()  # a loader, and the arrays in its first batch
+    no_batches: tuple[NoBatch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,14 @@ def show(diagnosis: Diagnosis, run: str, console: Console) -> None:
     console.print(Group(*_parts(diagnosis, run)))
 
 
+def show_verdict(diagnosis: Diagnosis, run: str, console: Console) -> None:
+    """Print what a run that ended before there was anything to measure suffers from."""
+    console.print(_box(diagnosis, run))
+    if any(finding.candidates for finding in diagnosis.findings):
+        console.print(_candidates(diagnosis))
+    show_notes(diagnosis, console)
+
+
 def show_notes(diagnosis: Diagnosis, console: Console) -> None:
     """Print only what must be known about how the run was observed."""
     for note in diagnosis.notes:

@@ -25,7 +25,7 @@ class Scale(NamedTuple):
     epochs: int
 
 
-SCALES = {"small": Scale(640, 128, 8, 8, 0.010, 12), "large": Scale(480, 256, 8, 4, 0.045, 8)}
+SCALES = {"small": Scale(640, 96, 8, 16, 0.025, 12), "large": Scale(480, 128, 16, 16, 0.060, 8)}
 
 
 class Mixed(Dataset[torch.Tensor]):
@@ -37,7 +37,7 @@ class Mixed(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         x = torch.randn(self.side, self.side)
-        for _ in range(12):
+        for _ in range(16):
             x = torch.tanh(x @ x.T / self.side)
         return x.mean(dim=0)[:64]
 
