@@ -43,6 +43,19 @@ def test_a_loop_with_its_own_loader_waits_in_the_gap_before_forward(tmp_path: Pa
     assert done.report["prediction"] is None
 
 
+def test_what_a_loop_without_a_loader_does_after_a_step_is_no_wait_for_data(tmp_path: Path) -> None:
+    done = run(tmp_path, "logged_by_hand")
+    assert done.code == 0, done.stderr
+    assert done.seconds("other") > 5 * done.seconds("data_wait")
+    assert done.report["verdict"] == "logging-stall"
+
+
+def test_a_loop_without_a_loader_that_validates_with_one_ends_when_the_budget_is_spent(tmp_path: Path) -> None:
+    done = run(tmp_path, "own_loader_checked", "--budget", "3s")
+    assert done.code == 0, done.stderr
+    assert done.report["steps"] > 2 * STEPS
+
+
 BY_HAND = (
     LIGHT
     + """

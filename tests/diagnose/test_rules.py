@@ -584,3 +584,25 @@ def test_a_run_that_shared_memory_ended_is_told_so_first(text: str, shm_bytes: i
         assert ("shm-small" in found(dataclasses.replace(run, track=track))) is blamed
         said = diagnose(run.seen, track, dataclasses.replace(run.named, steps=()), run.said)
         assert (said.verdict == "shm-small") is blamed  # also if there was no step to judge
+
+
+def test_workers_that_take_the_cores_from_the_model_are_seen_though_the_loop_never_waits() -> None:
+    """Batches are there in time, but a step on cached ones takes half as long: both compute on the same cores."""
+    shared: dict[str, Any] = {"wait_s": 0.001, "compute_s": 0.05, "compute_worst_s": 0.051, "main_cpu_s": 0.05}
+    run = facts(real=slow(2.8e-3), loader_s=0.045, device_step_s=None, **shared)
+    assert run.made_s is not None
+    assert run.made_s < 0.05
+    assert "decode-cpu" in found(run)
+    assert "decode-cpu" not in found(dataclasses.replace(run, real=slow(1.8e-3)))
+    assert "decode-cpu" not in found(dataclasses.replace(run, device_step_s=0.05))
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "cpu_s", "cause"),
+    [(0.04, 0.098, "decode-cpu"), (0.04, 0.062, "request-latency"), (0.01, 0.098, None)],
+)
+def test_a_loop_that_gets_its_data_by_hand_is_told_what_that_costs(wait_s: float, cpu_s: float, cause: str) -> None:
+    rest: dict[str, Any] = {"compute_s": STEP_S - wait_s, "compute_worst_s": STEP_S - wait_s, "loader_s": wait_s}
+    timed = Probes(replays=(Replay(10, 10 * STEP_S, 10 * cpu_s, 0.0, None, None, 0, None),))
+    run = facts(facts=None, workers=0, real=None, device_step_s=None, wait_s=wait_s, probes=timed, **rest)
+    assert set(found(run)) == ({cause} if cause else set())

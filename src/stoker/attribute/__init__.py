@@ -26,7 +26,7 @@ def attribute(track: Track) -> Attribution:
     events = decode_events(track)
     structure = find(events, track.loaders, track.cuts, track.end_ns)
     row = [segment for segment in segments(track, events) if segment.kind is not Kind.PROBE]
-    names = phases.name_segments(row, structure, events)
+    names = phases.name_segments(row, structure, events, track)
     held = phases.sample_phases(row, track) if row else []
     wall_s = math.fsum(segment.seconds for segment in row)
     steps = _steps(row, names, structure)

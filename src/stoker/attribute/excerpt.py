@@ -167,4 +167,4 @@ def _named_segments(
     primary = next(iter(sorted(trains)), None)
     structure = Structure(passes, (), trains, primary, None, 0)
     row = [segment for segment in segments(part, events) if segment.kind is not Kind.PROBE]
-    return row, phases.name_segments(row, structure, events)
+    return row, phases.name_segments(row, structure, events, track)

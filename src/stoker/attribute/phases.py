@@ -1,5 +1,6 @@
 """Each segment gets the name of a phase; what no hook covered is told apart by its neighbours and its lines."""
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -27,13 +28,16 @@ MARKS = {Kind.NEXT, Kind.ITER, Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER}
 KEEP_IN_VALIDATION = {Kind.SAVE, Kind.LOG, Kind.GC, Kind.EXIT}
 IN_STEPS = 0.5
 """In this share of the steps a section without gradients comes before the backward, if it belongs to them."""
+FEW_SAMPLES = 3
 KEEP_IN_STARTUP = {Kind.SAVE, Kind.EXIT}
 
 
-def name_segments(row: Sequence[Segment], structure: Structure, events: Sequence[Event]) -> list[PhaseName]:
+def name_segments(
+    row: Sequence[Segment], structure: Structure, events: Sequence[Event], track: Track
+) -> list[PhaseName]:
     """The phase of each segment."""
     names = [_by_kind(segment, structure) for segment in row]
-    _name_gaps(row, names, has_loader=structure.primary is not None)
+    _name_gaps(row, names, _Tails(track), has_loader=structure.primary is not None)
     _name_first_batches(row, names, structure)
     _name_validation(row, names, structure, events)
     if structure.starts_ns is not None:
@@ -59,18 +63,48 @@ def _by_kind(segment: Segment, structure: Structure) -> PhaseName:
     return NAMES[segment.kind]
 
 
-def _name_gaps(row: Sequence[Segment], names: list[PhaseName], *, has_loader: bool) -> None:
-    """Forward's end to backward's start is loss; without a loader, optimizer's end to forward's start is data."""
+class _Tails:
+    """Which gaps between two steps are the end of the one before: most of their samples are in lines after it.
+
+    A gap with few samples is what gaps are in general: the sampler comes when the interpreter lets it.
+    """
+
+    def __init__(self, track: Track) -> None:
+        self._times = track.sample_times_ns
+        self._after = [track.lines[number].after_step for number in track.sample_lines]
+
+    def among(self, gaps: Sequence[tuple[int, int]]) -> list[bool]:
+        """For each gap, whether it is such an end."""
+        found = [self._after[bisect_left(self._times, a) : bisect_left(self._times, b)] for a, b in gaps]
+        in_general = _mostly([one for few in found for one in few])
+        return [_mostly(one) if len(one) >= FEW_SAMPLES else in_general for one in found]
+
+
+def _mostly(found: Sequence[bool]) -> bool:
+    return 2 * sum(found) > len(found)
+
+
+def _name_gaps(row: Sequence[Segment], names: list[PhaseName], tails: _Tails, *, has_loader: bool) -> None:
+    """Forward's end to backward's start is loss; without a loader, optimizer's end to forward's start is data.
+
+    Unless it is what the script does after a step, by its lines.
+    """
     since: Kind | None = None
     waiting: list[int] = []
+    fetched: list[list[int]] = []
     for i, segment in enumerate(row):
         if segment.kind is None or segment.kind is Kind.LOSS:
             waiting.append(i)
         elif segment.kind in MARKS:
             name = _gap_name(since, segment.kind, has_loader=has_loader)
-            for j in waiting if name else ():
-                names[j] = name or names[j]
+            if name == "data_wait" and waiting:
+                fetched.append(waiting)
+            for j in waiting if name == "loss" else ():
+                names[j] = "loss"
             since, waiting = segment.kind, []
+    ends = tails.among([(row[gap[0]].start_ns, row[gap[-1]].end_ns) for gap in fetched])
+    for j in (j for gap, is_end in zip(fetched, ends, strict=True) if not is_end for j in gap):
+        names[j] = "data_wait"
 
 
 def _gap_name(since: Kind | None, until: Kind, *, has_loader: bool) -> PhaseName | None:

@@ -3,7 +3,7 @@
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
 from stoker.diagnose.facts import IDLE_CORES, Facts
-from stoker.diagnose.making import files_shared, makings, place, reading_share, same_share
+from stoker.diagnose.making import BY_HAND_GAIN, files_shared, gap, makings, place, reading_share, same_share
 from stoker.diagnose.production import Production
 from stoker.records.diagnosis import Finding
 
@@ -171,6 +171,8 @@ def _kept_bytes(facts: Facts, fresh: Production) -> float | None:
 
 def decode_cpu(facts: Facts) -> Finding | None:
     """CPU seconds per sample times the rate come near the cores."""
+    if facts.facts is None:
+        return _decoded_by_hand(facts)
     made, demand = facts.real, facts.demand_cores
     if not facts.is_data_bound_alone or made is None or demand is None or made.blocked_share > MOSTLY:
         return None
@@ -188,6 +190,22 @@ def decode_cpu(facts: Facts) -> Finding | None:
         off=facts.data_off,
         sure=noise.likely(demand, facts.cores - IDLE_CORES, facts.off("made", "compute")),
         place=place(facts),
+    )
+
+
+def _decoded_by_hand(facts: Facts) -> Finding | None:
+    """The same in a loop without a loader: the thread that trains is busy before the forward pass."""
+    idle, gain = facts.idle_by_hand, facts.by_hand_gain
+    if idle is None or idle > MOSTLY or gain < BY_HAND_GAIN:
+        return None
+    return finding(
+        "decode-cpu",
+        ("getting a batch, by the loop itself", facts.wait_s, "s"),
+        ("of it the CPU works", 1 - idle, "share"),
+        ("a step", facts.step_s, "s"),
+        gain=gain,
+        off=facts.off("step", "compute"),
+        place=gap(facts),
     )
 
 

@@ -18,6 +18,8 @@ MOSTLY_MAKING = 0.5
 """Workers that make batches for this share of the time are what the loop waits for: a drain asks more of them."""
 IDLE_CORES = 0.4
 """Less than this is no idle core, just a gap."""
+SHARED = 1.15
+"""What workers and a model on the same cores must take together, of the model alone: others make both take more."""
 FEWEST_ROWS = 16
 """Batches of an experiment whose processor time counts: work that comes every few batches is among them."""
 ALONE_SHARE = 0.5
@@ -179,6 +181,21 @@ class Facts:
         return max(self.loader_s + self.received_s, self.made_wall_s) >= DATA_SHARE * self.step_s
 
     @property
+    def idle_by_hand(self) -> float | None:
+        """What of the gap in which a loop without a loader gets its data is waiting, as a share; None with a loader."""
+        timed = [one for one in self.probes.replays if one.steps and not one.known]
+        if self.facts is not None or not timed or not self.wait_s:
+            return None
+        idle_s = quantile([(one.seconds - one.queued_s - one.cpu_s) / one.steps for one in timed], 0.5)
+        idle_s -= self.step_part("sync") + self.step_part("transfer")
+        return min(max(idle_s, 0.0) / self.wait_s, 1.0)
+
+    @property
+    def by_hand_gain(self) -> float:
+        """What a loop without a loader gains if its data lies ready: no more than the gap before its forward pass."""
+        return min(self.potential, self.wall_step_s / max(self.wall_step_s - self.wait_s, 0.05 * self.wall_step_s))
+
+    @property
     def received_s(self) -> float:
         """CPU of the main thread for receiving a batch: time in which it cannot do a step's own work."""
         receiving = [drain.cpu_s / drain.batches for drain in self.probes.drains if drain.batches]
@@ -199,10 +216,30 @@ class Facts:
         """A step if nobody else used the machine."""
         made_s, compute_s = self.made_s or 0.0, self.compute_s or self.step_s - self.wait_s
         if self.workers:
-            return max(made_s, compute_s)
+            return max(made_s, compute_s, self._shared_cores_s)
         if self.device_step_s and self.main_cpu_s is not None:  # a device works while the host makes the next batch
             return max(made_s + self.main_cpu_s, compute_s)
         return made_s + compute_s
+
+    @property
+    def _shared_cores_s(self) -> float:
+        """A step if all it computes, in the workers and in the model's threads, is spread over the cores.
+
+        0 where a device computes, or where that is little more than the model alone takes.
+        """
+        if self.real is None or not self.workers or self.device_step_s or not self.compute_s:
+            return 0.0
+        model_s = min(self._model_cpu_s, self.cores * self.compute_s)
+        shared_s = (self.real.mean_cpu_s * self.real.samples + model_s) / self.cores
+        return shared_s if shared_s >= SHARED * self.compute_s else 0.0
+
+    @property
+    def _model_cpu_s(self) -> float:
+        """CPU of all threads in a step on batches that lie ready; threads that spin while they wait take cores too."""
+        replays = [one for one in self.probes.replays if one.steps and not one.known and one.all_cpu_s is not None]
+        if not replays:
+            return self.main_cpu_s or 0.0
+        return quantile([(one.all_cpu_s or 0.0) / one.steps for one in replays], 0.5)
 
     @property
     def is_data_bound(self) -> bool:
@@ -211,7 +248,8 @@ class Facts:
             return self.waits
         if not self.workers and self.seen_making_s < (1 - 1 / GAIN) * self.step_s:
             return False  # others who use the cores make it slower than its replays
-        return self.is_slower and (self.made_s or 0.0) >= self._alone_share * self.compute_s
+        is_long = (self.made_s or 0.0) >= self._alone_share * self.compute_s
+        return self.is_slower and (is_long or self._shared_cores_s > 0)
 
     @property
     def _alone_share(self) -> float:
@@ -232,6 +270,8 @@ class Facts:
             return None
         if not self.workers:
             return 1.0
+        if self.ideal_step_s == self._shared_cores_s:  # all of them, then
+            return self.cores
         return (self.real.mean_cpu_s * self.real.samples + (self.main_cpu_s or 0.0)) / self.ideal_step_s
 
     @property

@@ -35,14 +35,14 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
     makers = _makers(seen, track, facts, probes)
     rows = _rows(makers, probes)
     plain = _calm([replay for replay in probes.replays if replay.steps and not replay.known])
-    cpus = [replay.cpu_s / replay.steps for replay in plain]
+    by_hand_s = 0.0 if trains else wait_s  # such a loop is timed with the gap in which it fetches its data
+    cpus = [min(one.cpu_s, one.seconds - by_hand_s * one.steps) / one.steps for one in plain]
     least_s = max(device_s, quantile(cpus, 0.5) if cpus else 0.5 * real_s, 1e-9)
     real, cores = production(rows), min([seen.machine.cores, *_quotas(seen, probes)])
     needed_s = min(made_s(real, workers, cores) or 0.0, real_s)  # waiting for one's own workers is not others' doing
     step_s = max(real_s * (1 - _queued_share(probes)), least_s, needed_s)
     if not workers:  # then nobody of ours competes for the cores
         step_s = min(step_s, max(_undisturbed_s(probes) or step_s, least_s))
-    by_hand_s = 0.0 if trains else wait_s  # such a loop is timed with the gap in which it fetches its data
     replays = [max((one.seconds - one.queued_s) / one.steps - by_hand_s, least_s) for one in plain]
     compute_s = quantile(replays, 0.5) if replays else None
     loader_s = _loader_s(probes, step_s, wait_s, compute_s) if workers else min(wait_s, needed_s or wait_s)

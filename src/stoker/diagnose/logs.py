@@ -76,7 +76,10 @@ def _place(facts: Facts, lines: set[tuple[str, int]]) -> str | None:
 
 
 def _aside(facts: Facts) -> set[tuple[str, int]]:
-    """Lines that are seen after an optimizer's step and before the next batch is asked for, and start no operation."""
+    """Lines that are seen after an optimizer's step and before the next batch is asked for, and start no operation.
+
+    Where no loader is asked, those that stand below the step in the script.
+    """
     inspected = facts.probes.inspection
     spans = list(_after_steps(facts))
     starts = [start for start, _ in spans]
@@ -86,7 +89,8 @@ def _aside(facts: Facts) -> set[tuple[str, int]]:
         line = lines[number]
         at = bisect_right(starts, time_ns) - 1
         seen[line.file, line.line] += 1
-        if at >= 0 and time_ns < spans[at][1] and _is_beside(line, places):
+        between = at >= 0 and time_ns < spans[at][1]
+        if (between or (line.after_step and facts.facts is None)) and _is_beside(line, places):
             aside[line.file, line.line] += 1
     return {place for place, count in aside.items() if count >= ASIDE * seen[place] and count > 1}
 

@@ -12,6 +12,8 @@ SLOW_READ_BYTES_PER_S = 0.5e9
 """The same on a slow machine: time in the kernel beyond it is page faults and memory, not reading."""
 AGAIN = 2
 """Files opened a second time, for other samples, that prove that a file holds several."""
+BY_HAND_GAIN = 1.15
+"""What a loop without a loader must lose in the gap before its forward pass: more is in there than getting data."""
 
 
 def makings(facts: Facts) -> list[Making]:
@@ -20,6 +22,12 @@ def makings(facts: Facts) -> list[Making]:
     for worker in facts.seen.workers:
         found += worker.makings
     return found
+
+
+def gap(facts: Facts) -> str | None:
+    """The line in which a loop without a loader gets most of its data."""
+    hot = next((line for line in facts.named.hot_lines if line.phase == "data_wait"), None)
+    return f"{hot.file}:{hot.line} {hot.function}" if hot else None
 
 
 def place(facts: Facts) -> str | None:

@@ -5,7 +5,7 @@ import math
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
 from stoker.diagnose.facts import Facts
-from stoker.diagnose.making import files_shared, place, reading_share
+from stoker.diagnose.making import BY_HAND_GAIN, files_shared, gap, place, reading_share
 from stoker.diagnose.production import Production, production
 from stoker.records.diagnosis import Finding
 from stoker.records.probes import Cold
@@ -120,6 +120,8 @@ def _waits(facts: Facts) -> Production | None:
 
 def request_latency(facts: Facts) -> Finding | None:
     """CPU idle, waiting for answers, and more at a time brings more."""
+    if facts.facts is None:
+        return _asked_by_hand(facts)
     made = _waits(facts)
     speed_up = _speed_up(facts)
     if made is None or (speed_up is not None and speed_up < FLAT):
@@ -140,6 +142,23 @@ def request_latency(facts: Facts) -> Finding | None:
         off=facts.data_off,
         sure=noise.likely(speed_up, FLAT, facts.off("fresh", "loader")) if speed_up is not None else noise.UNTRIED,
         place=place(facts),
+    )
+
+
+def _asked_by_hand(facts: Facts) -> Finding | None:
+    """The same in a loop without a loader; whether more at a time would bring more cannot be tried."""
+    idle, gain = facts.idle_by_hand, facts.by_hand_gain
+    if idle is None or idle <= MOSTLY or gain < BY_HAND_GAIN:
+        return None
+    return finding(
+        "request-latency",
+        ("getting a batch, by the loop itself", facts.wait_s, "s"),
+        ("of it nobody works", idle, "share"),
+        ("a step", facts.step_s, "s"),
+        gain=gain,
+        off=facts.off("step", "compute"),
+        sure=noise.UNTRIED,
+        place=gap(facts),
     )
 
 

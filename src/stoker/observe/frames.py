@@ -23,7 +23,23 @@ class Frames:
         self._note = note
         self._roots = _library_roots()
         self._ours: dict[CodeType, bool] = {}
-        self._numbers: dict[tuple[CodeType, int, CodeType], int] = {}
+        self._numbers: dict[tuple[CodeType, int, CodeType, bool], int] = {}
+        self._steps: dict[CodeType, int] = {}
+
+    def stepping(self, frame: FrameType | None) -> None:
+        """An optimizer steps here: in each of the user's functions on the stack, what stands below comes after."""
+        while frame is not None:
+            if self._is_users(frame.f_code):
+                self._steps[frame.f_code] = max(frame.f_lineno, self._steps.get(frame.f_code, 0))
+            frame = frame.f_back
+
+    def _is_after_step(self, frame: FrameType | None) -> bool:
+        while frame is not None:
+            step = self._steps.get(frame.f_code)
+            if step is not None:
+                return frame.f_lineno > step
+            frame = frame.f_back
+        return False
 
     def place(self, frame: FrameType) -> int:
         """The number of the place where this stack stands: the user's innermost line and the leaf below it."""
@@ -32,11 +48,12 @@ class Frames:
         while found is not None and not self._is_users(found.f_code):
             found = found.f_back
         found = found or self._not_ours(frame)
-        key = (found.f_code, found.f_lineno, leaf)
+        after_step = bool(self._steps) and self._is_after_step(found)
+        key = (found.f_code, found.f_lineno, leaf, after_step)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._numbers)
-            self._note("line", **_describe(number, found, leaf))
+            self._note("line", **_describe(number, found, leaf), after_step=after_step)
         return number
 
     def _not_ours(self, frame: FrameType) -> FrameType:

@@ -121,6 +121,7 @@ def watch_optimizers(torch: ModuleType, recorder: Recorder, patches: Patches, pa
     def meet(optimizer: Any) -> tuple[int, Any]:
         key = id(optimizer)
         recorder.ensure_running()
+        recorder.frames.stepping(sys._getframe(1))  # noqa: SLF001
         numbers[key] = (pace.meet_optimizer(), weakref.ref(optimizer, lambda _: numbers.pop(key, None)))
         return numbers[key]
 

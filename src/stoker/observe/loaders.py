@@ -133,6 +133,7 @@ def _watch_next(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> 
         put(clock())
         put(wait | 1 | number)
         epoch.batches += 1
+        pace.batches += 1
         if pace.probes is not None or epoch.batches == 1:
             _delivered(epoch, batch, recorder, pace)
         return batch

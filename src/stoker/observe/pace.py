@@ -27,6 +27,8 @@ CYCLES, CYCLES_S = 2, 30.0
 """The run ends after this many epochs, if they took this long together."""
 TRIAL_STEPS, TRIAL_LEAST, TRIAL_LONGEST = 12, 5, 3
 """A trial sees this many steps beyond those that were made ahead; fewer, but this least, after so many budgets."""
+BY_HAND = 20
+"""An optimizer that has stepped this often without a batch is not fed by a loader, though one may validate."""
 NOT_TRAINING = 4
 """An epoch that has brought this many batches and no backward is validation."""
 DEAF = 20
@@ -78,6 +80,7 @@ class Pace:
         self._cycle = options.cycle
         self.backwards = 0
         self.optimizer_steps = 0
+        self.batches = 0
         self.loop_ns = 0
         self.cycles = 0
         self.epochs_noted = False
@@ -88,6 +91,7 @@ class Pace:
         self._recorder = recorder
         self._directory = directory
         self._first_step_ns = 0
+        self._fed = self._unfed_steps = 0
         self._watched_ns = 0
         self._optimizers = 0
         self._passes: Counter[int] = Counter()
@@ -179,12 +183,18 @@ class Pace:
         self.optimizer_steps += 1
         if self.probes is not None:
             self.probes.stepped(optimizer)
-        if self.whole or self.loop_ns:
+        if self.whole or not self._is_by_hand():
             return
         now = clock()
         self._first_step_ns = self._first_step_ns or now
         if now - self._first_step_ns > self._budget_ns and self.optimizer_steps > FEWEST_STEPS:
             self.end_run()
+
+    def _is_by_hand(self) -> bool:
+        """True if no loader has begun, or none has brought a batch for long."""
+        self._unfed_steps = self._unfed_steps + 1 if self.batches == self._fed else 0
+        self._fed = self.batches
+        return not self.loop_ns or self._unfed_steps >= BY_HAND
 
     def ended(self, epoch: Epoch) -> None:
         """An epoch has come to its end, by itself or not."""

@@ -17,7 +17,7 @@ class Timing:
         self._torch, self._schedule = torch, schedule
         self._steps, self._before_s, self._known = steps, before_s, known
         self._start_ns = 0
-        self._cpu_s = self._queued_ns = 0.0
+        self._cpu_s = self._all_cpu_s = self._queued_ns = 0.0
         self._device_s: float | None = None
 
     def step(self) -> None:
@@ -25,6 +25,7 @@ class Timing:
         if not self._start_ns:
             synchronize(self._torch)
             self._queued_ns, self._cpu_s, self._device_s = self._schedule.queued_ns(), time.thread_time(), device_busy()
+            self._all_cpu_s = time.process_time()
             self._start_ns = clock()
 
     def end(self, batch_bytes: int) -> Replay | None:
@@ -43,6 +44,7 @@ class Timing:
             batch_bytes=batch_bytes,
             batch_samples=None,
             known=self._known,
+            all_cpu_s=time.process_time() - self._all_cpu_s,
         )
 
 

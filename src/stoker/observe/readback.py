@@ -182,7 +182,8 @@ class Process:
         return times, codes
 
     def _places(self) -> tuple[Line, ...]:
-        return tuple(Line(n["file"], n["line"], n["function"], n["leaf"]) for n in self.all("line"))
+        notes = self.all("line")
+        return tuple(Line(n["file"], n["line"], n["function"], n["leaf"], n.get("after_step", False)) for n in notes)
 
     def track(self, start_ns: int, end_ns: int) -> Track:
         """The process as one that may have trained."""

@@ -55,7 +55,7 @@ class Recorder:
         self.dead = False
         self.sample_s = SAMPLE_S
         self.beat: Callable[[], None] | None = None
-        self._frames = Frames(self.note)
+        self.frames = Frames(self.note)
         self._notes: list[dict[str, Any]] = []
         self._files: dict[str, int] = {}
         self._stem = ""
@@ -130,7 +130,7 @@ class Recorder:
                 return
             frame = sys._current_frames().get(self.home[0])  # noqa: SLF001  the documented way to see another thread
             if frame is not None:
-                self.samples.extend((clock(), self._frames.place(frame)))
+                self.samples.extend((clock(), self.frames.place(frame)))
 
     # ---- files
 
@@ -201,7 +201,7 @@ class Recorder:
         self.home[0] = _thread.get_ident()
         self._forget()
         self.module_calls[0], self.own_ns = 0, 0
-        self._frames.forget()
+        self.frames.forget()
         self._files, self._stem = {}, ""
         self._lock = _thread.allocate_lock()
         self.pause.after_fork()

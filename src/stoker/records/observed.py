@@ -69,6 +69,8 @@ class Line:
     line: int
     function: str
     leaf: str
+    after_step: bool = False
+    """It, or the line that it was called from, stands below the optimizer's step in the same function."""
 
 
 @dataclass(frozen=True, slots=True)

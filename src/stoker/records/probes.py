@@ -36,6 +36,7 @@ class Replay:
     batch_bytes: int
     batch_samples: int | None
     known: bool = False  # one batch that the loop had had already, again and again
+    all_cpu_s: float | None = None  # of all threads of the process
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """A small training whose shape is chosen by its first argument; each is one way in which loops differ."""
 
+import json
 import os
 import sys
 import threading
@@ -47,6 +48,33 @@ def own_loader() -> None:
 
     for x, y in batches():
         loop.step(x, y)
+
+
+def own_loader_checked() -> None:
+    """Trains on what it draws itself, for ever, and validates with a loader."""
+    loop = Loop()
+    while True:
+        for _ in range(2 * STEPS):
+            loop.step(torch.randn(4, 4), torch.randint(0, 2, (4,)))
+            time.sleep(0.002)
+        with torch.no_grad():
+            for x, _ in loop.loader:
+                loop.model(x)
+
+
+def logged_by_hand() -> None:
+    """Draws its own batches, and after each step counts what it writes down."""
+    loop = Loop()
+    for _ in range(4 * STEPS):
+        x, y = torch.randn(4, 4), torch.randint(0, 2, (4,))
+        loop.step(x, y)
+        histogram()
+
+
+def histogram() -> None:
+    until = time.perf_counter() + 0.02
+    while time.perf_counter() < until:
+        json.dumps({"counts": list(range(64))}, indent=1)
 
 
 def by_hand() -> None:
@@ -179,8 +207,9 @@ def few_steps() -> None:
 SHAPES: dict[str, Callable[[], None]] = {
     f.__name__: f
     for f in (
-        plain, own_loader, by_hand, thread, hard_exit, fork, daemon, stubborn, forever, hired, accumulation,
-        two_optimizers, two_loaders, scaler, eval_without_no_grad, compiled, no_training, few_steps,
+        plain, own_loader, own_loader_checked, logged_by_hand, by_hand, thread, hard_exit, fork, daemon, stubborn,
+        forever, hired, accumulation, two_optimizers, two_loaders, scaler, eval_without_no_grad, compiled,
+        no_training, few_steps,
     )
 }  # fmt: skip
 
