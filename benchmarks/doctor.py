@@ -1,10 +1,12 @@
 """The doctor side by side with torch.profiler and TraceML: overhead, accounting and forecast.
 
     python benchmarks/doctor.py [overhead] [accounting] [forecast] [startup] [--cases DIR] [--rounds N] [--json F]
+    python benchmarks/doctor.py peers [--only collate]
 
 Overhead is measured in one process: blocks of steps with the hooks in place and without alternate in random order, so
 that drift of the machine cancels; printed are ratios of block medians with a bootstrap interval. Accounting and
-forecast run the real program on plain scripts and on the five cases.
+forecast run the real program on plain scripts and on the five cases. `peers` is what TraceML says of the planted
+scripts (`traced.py`); it has to be installed for that.
 """
 
 import argparse
@@ -22,6 +24,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import traced
 
 ROOT = Path(__file__).resolve().parents[1]
 PLANTED = ROOT / "tests" / "planted" / "accounting"
@@ -222,36 +226,6 @@ def profiler_share(words: list[str], cwd: Path) -> float | None:
     return float(found[0]) if found else None
 
 
-def traceml_steps(words: list[str], cwd: Path) -> str:
-    """What TraceML sees of the same script, started its own zero-code way."""
-    program = Path(sys.executable).parent / "traceml"
-    if not program.exists():
-        return "not installed"
-    with tempfile.TemporaryDirectory() as logs:
-        command = [str(program), "run", "--mode", "summary", "--logs-dir", logs, "--no-history", "--run-name", "x"]
-        command += ["--finalize-timeout-sec", "20", words[1], *(["--args", *words[2:]] if words[2:] else [])]
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(command, cwd=cwd, check=False, capture_output=True, timeout=180)
-        for path in Path(logs).rglob("*summary*.json"):
-            return steps_in(json.loads(path.read_text()))
-    return "no summary"
-
-
-def steps_in(summary: Any) -> str:
-    """The number of steps in a TraceML summary, wherever this version keeps it."""
-    found: list[int] = []
-
-    def look(value: Any, key: str) -> None:
-        if isinstance(value, dict):
-            for name, inner in value.items():
-                look(inner, name)
-        elif isinstance(value, int) and not isinstance(value, bool) and "step" in key and "count" in key + "count":
-            found.append(value)
-
-    look(summary, "")
-    return f"{max(found, default=0)} steps"
-
-
 def accounting(cases: Path | None, peers: bool) -> list[dict[str, Any]]:
     rows = []
     with tempfile.TemporaryDirectory() as work:
@@ -264,10 +238,15 @@ def accounting(cases: Path | None, peers: bool) -> list[dict[str, Any]]:
                 row["overhead_share"] = seen["overhead_share"]
             if peers and name.startswith("plain"):
                 row["profiler_share"] = profiler_share(words, place)
-                row["traceml"] = traceml_steps(words, place)
+                row["traceml_steps"] = traced.steps(traced.summary(Path(words[1]), words[2:], place))
             rows.append(row)
             print(f"  {row}", file=sys.stderr, flush=True)
     return rows
+
+
+def told(row: dict[str, Any]) -> dict[str, Any]:
+    print(f"  {row}", file=sys.stderr, flush=True)
+    return row
 
 
 def forecast(cases: Path | None, only: list[str], rounds: int) -> list[dict[str, Any]]:
@@ -395,9 +374,11 @@ def cell(value: Any) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=[], help="overhead, accounting, forecast, startup; all if none")
+    parser.add_argument(
+        "parts", nargs="*", default=[], help="overhead, accounting, forecast, startup; all if none; or peers"
+    )
     parser.add_argument("--cases", type=Path, help="folder with the cases' data: <case>/data")
-    parser.add_argument("--only", action="append", default=[], help="forecast only these scripts")
+    parser.add_argument("--only", action="append", default=[], help="only these scripts, or causes for peers")
     parser.add_argument("--rounds", type=int, default=1, help="forecasts and true runs of each script, in turns")
     parser.add_argument("--blocks", type=int, default=15)
     parser.add_argument("--json", type=Path)
@@ -412,6 +393,8 @@ def main() -> None:
         found["startup"] = [startup(5)]
     if "accounting" in parts:
         found["accounting"] = accounting(args.cases, peers=True)
+    if "peers" in parts:
+        found["peers"] = [told(row) for row in traced.verdicts(args.only)]
     if "forecast" in parts:
         found["forecast"] = forecast(args.cases, args.only, args.rounds)
     for name, rows in found.items():

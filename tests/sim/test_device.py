@@ -269,3 +269,16 @@ def test_a_step_takes_the_asked_time_within_two_percent_while_both_cores_are_bus
         assert time.perf_counter() - began < 45, windows
         windows.append(window(50))
     assert time.perf_counter() - began > 0.98 * 0.005 * 50 * len(windows) - SCHEDULER_LATE_S
+
+
+def test_a_copy_is_a_copy_also_where_somebody_else_has_wrapped_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = torch.Tensor.to
+
+    def timed(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "to", timed)
+    device = sim.Device(forward=0.001)
+    moved: Any = torch.ones(3).to(device, non_blocking=True)  # type: ignore[call-overload]
+    assert type(moved).simulated is device
+    assert moved.sum().item() == 3

@@ -212,7 +212,9 @@ class Device:
         if name == "_parse_to":
             raise UsageError("a module is put on the simulated accelerator with device.place(model, optimizer)")
         device = next(arg for arg in (*args, *kwargs.values()) if isinstance(arg, Device))
-        if name != "to":
+        # Others patch `Tensor.to`, and torch hands on what it finds under that name.
+        moves = name == "to" or any(arg is device for arg in args[1:])
+        if not moves:
             kwargs["device"] = "cpu"
             return func(*args, **kwargs).as_subclass(device._tensor_type)  # noqa: SLF001  its own kind
         return device._copy_in(*(arg for arg in args if arg is not device), **kwargs)  # noqa: SLF001
