@@ -1,7 +1,7 @@
 """The doctor side by side with torch.profiler and TraceML: overhead, accounting and forecast.
 
     python benchmarks/doctor.py [overhead] [accounting] [forecast] [startup] [--cases DIR] [--rounds N] [--json F]
-    python benchmarks/doctor.py peers [--only collate]
+    python benchmarks/doctor.py peers [--only slow]
 
 Overhead is measured in one process: blocks of steps with the hooks in place and without alternate in random order, so
 that drift of the machine cancels; printed are ratios of block medians with a bootstrap interval. Accounting and
@@ -378,7 +378,9 @@ def main() -> None:
         "parts", nargs="*", default=[], help="overhead, accounting, forecast, startup; all if none; or peers"
     )
     parser.add_argument("--cases", type=Path, help="folder with the cases' data: <case>/data")
-    parser.add_argument("--only", action="append", default=[], help="only these scripts, or causes for peers")
+    parser.add_argument(
+        "--only", action="append", default=[], help="only these scripts; peers: collate, or slow, or collate/slow"
+    )
     parser.add_argument("--rounds", type=int, default=1, help="forecasts and true runs of each script, in turns")
     parser.add_argument("--blocks", type=int, default=15)
     parser.add_argument("--json", type=Path)

@@ -97,7 +97,8 @@ def steps(found: dict[str, Any] | None) -> int | None:
 def verdicts(only: list[str]) -> Iterator[dict[str, Any]]:
     """What it says of the planted scripts at their small scale, traced by hand."""
     for case in suite.cases():
-        if case.scale != "small" or (only and case.cause not in only):
+        name = f"{case.cause}/{case.which}"
+        if case.scale != "small" or (only and not {case.cause, name, case.which} & set(only)):
             continue
         with tempfile.TemporaryDirectory() as scratch:
             copy = Path(scratch) / "train.py"
@@ -105,4 +106,4 @@ def verdicts(only: list[str]) -> Iterator[dict[str, Any]]:
             found = summary(copy, ["--scale", "small", "--steps", str(STEPS)], Path(scratch))
         said = found["primary_diagnosis"]["kind"] if found else None
         near = said is not None and bool(NEAR.get(said, frozenset()) & case.expected)
-        yield {"script": f"{case.cause}/{case.which}", "TraceML": said, "steps": steps(found), "near": near}
+        yield {"script": name, "TraceML": said, "steps": steps(found), "near": near}
