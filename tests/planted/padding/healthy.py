@@ -25,7 +25,7 @@ class Scale(NamedTuple):
     epochs: int
 
 
-SCALES = {"small": Scale(1920, 96, 16, 32, 4), "large": Scale(1280, 200, 20, 48, 3)}
+SCALES = {"small": Scale(1920, 96, 16, 64, 4), "large": Scale(1280, 200, 20, 48, 3)}
 
 
 class Sentences(Dataset[torch.Tensor]):
