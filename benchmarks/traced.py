@@ -101,7 +101,9 @@ def verdicts(only: list[str]) -> Iterator[dict[str, Any]]:
         if case.scale != "small" or (only and not {case.cause, name, case.which} & set(only)):
             continue
         with tempfile.TemporaryDirectory() as scratch:
-            copy = Path(scratch) / "train.py"
+            shutil.copy(suite.HERE / "store.py", scratch)  # where the scripts look for it
+            copy = Path(scratch) / "script" / "train.py"
+            copy.parent.mkdir()
             copy.write_text(write_in(case.script.read_text()))
             found = summary(copy, ["--scale", "small", "--steps", str(STEPS)], Path(scratch))
         said = found["primary_diagnosis"]["kind"] if found else None
