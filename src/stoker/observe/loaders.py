@@ -109,6 +109,7 @@ def _watch_next(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> 
         if pace.probes is not None and epoch.batches:
             given = experiment(self, epoch)
             if given is not None:
+                pace.batches += 1
                 return given[0]
         number = epoch.loader << ARG
         now = clock()
