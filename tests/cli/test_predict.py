@@ -64,6 +64,11 @@ def test_more_workers_are_predicted_to_help_a_loader_that_waits(recorded: Path) 
         (["last", "--set", "amp=bf16"], "amp cannot be predicted"),
         (["last", "--set", "workers=1"], "no knob is called workers"),
         (["nowhere", "--cores", "2"], "no run is called nowhere"),
+        (["last", "--latency", "nan"], "no number to reckon with"),
+        (["last", "--cores", "inf"], "no number to reckon with"),
+        (["last", "--set", "prefetch_factor=4"], "prefetch_factor means nothing without workers"),
+        (["last", "--set", "batch_size=100000"], "the data set has 160 samples"),
+        (["last", "--device-speed", "2"], "the run had no device"),
     ],
 )
 def test_wrong_usage_is_one_line(recorded: Path, arguments: list[str], says: str) -> None:
@@ -71,3 +76,17 @@ def test_wrong_usage_is_one_line(recorded: Path, arguments: list[str], says: str
     assert done.returncode == 2
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_larger_batch_takes_more_memory_also_where_the_loop_makes_it_itself(recorded: Path) -> None:
+    takes = []
+    for size in ("8", "160"):
+        done = stoker(recorded, "predict", "last", "--set", f"batch_size={size}", "--json", "p.json")
+        assert done.returncode == 0, done.stderr
+        takes.append(json.loads((recorded / "p.json").read_text())["memory_bytes"])
+    assert takes[1] > takes[0]
+
+
+def test_a_billion_workers_are_simulated_too(recorded: Path) -> None:
+    done = stoker(recorded, "predict", "last", "--set", "num_workers=1000000000")
+    assert done.returncode == 0, done.stderr

@@ -112,3 +112,10 @@ def test_what_was_kept_for_places_and_config_goes_there_again(tmp_path: Path) ->
     done = subprocess.run([*words, "exp.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "batch has no place in the command" in done.stderr
+
+
+def test_where_nothing_was_kept_the_script_just_runs(tmp_path: Path) -> None:
+    (tmp_path / "stoker.toml").write_text("[knobs]\n")
+    done = run(tmp_path, "--with", "stoker.toml", "--", sys.executable, "train.py")
+    assert done.returncode == 7
+    assert "no knob was kept" in done.stderr

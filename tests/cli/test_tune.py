@@ -14,6 +14,8 @@ import psutil
 import pytest
 
 from scripts import LIGHT
+from stoker.commands.tune.request import Request
+from stoker.ledger import Ledger
 
 PLAIN = """
 import time, torch
@@ -50,8 +52,9 @@ def tune(tmp_path: Path, *arguments: str, script: str = WAITING) -> subprocess.C
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_killed_and_resumed_a_knob_that_helps_is_kept_and_one_that_cannot_be_set_is_reverted(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(WAITING)
-    knobs = ["--only", "--knob", "num_workers=8", "--knob", "prefetch_factor=3"]
+    sampled = "DataLoader(Slow(), batch_sampler=torch.utils.data.BatchSampler(range(4000), 4, False))"
+    (tmp_path / "train.py").write_text(WAITING.replace("DataLoader(Slow(), batch_size=4)", sampled))
+    knobs = ["--only", "--knob", "num_workers=8", "--knob", "batch_size=8"]
     options = ["--budget", "14m", "--steady", "2s", "--goal", "epoch=9h"]
     tuner = subprocess.Popen(command(*knobs, *options, "train.py"), cwd=tmp_path, stderr=subprocess.DEVNULL)
     _wait_for(lambda: len(_journal(tmp_path)) >= 5, tuner)
@@ -64,14 +67,15 @@ def test_killed_and_resumed_a_knob_that_helps_is_kept_and_one_that_cannot_be_set
     assert done.returncode == 0, done.stderr
     assert _journal(tmp_path)[: len(before)] == before
     result = json.loads((tmp_path / "t.json").read_text())
-    workers, prefetch = result["trials"]
+    workers, size, again = result["trials"]
     assert (workers["knob"], workers["from"], workers["to"], workers["decision"]) == ("num_workers", 0, 8, "keep")
     assert 1 < workers["ci_low"] <= workers["ratio"] <= workers["ci_high"]
     assert len(workers["rounds"]) >= 3
     assert workers["predicted_ratio"] > 1.5
     assert workers["prediction_error"] == pytest.approx(workers["predicted_ratio"] / workers["ratio"] - 1)
-    assert (prefetch["decision"], prefetch["ratio"]) == ("revert", None)
-    assert "needs at least one worker" in prefetch["reason"]
+    for one, base in ((size, {}), (again, {"num_workers": 8})):  # beside workers it might have been possible
+        assert (one["knob"], one["decision"], one["ratio"], one["base"]) == ("batch_size", "revert", None, base)
+        assert "this loader's batch_sampler decides it" in one["reason"]
     assert result["reference"]["knobs"]["num_workers"] == 0
     assert result["final"]["knobs"] == {"num_workers": 8}
     assert (result["goal"]["feasible"], result["goal"]["reached"]) == (True, True)
@@ -81,7 +85,7 @@ def test_killed_and_resumed_a_knob_that_helps_is_kept_and_one_that_cannot_be_set
     assert kept == {"knobs": {"num_workers": 8}}
     record = Path(tmp_path, result["files"]["decision_md"]).read_text()
     heads = ("## Status", "## Context", "## Physical limits", "## Do not attempt", "## Alternatives", "## Next steps")
-    for part in (*heads, "Hypothesis: asked for", "**keep**", "prefetch_factor=3"):
+    for part in (*heads, "Hypothesis: asked for", "**keep**", "batch_size=8"):
         assert part in record
     assert sorted(path.name for path in tmp_path.iterdir()) == [".stoker", "t.json", "train.py"]
     again = subprocess.run(command("--resume"), cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -280,3 +284,47 @@ def _environment(process: psutil.Process) -> dict[str, str]:
     except psutil.Error:
         return {}
     return environment
+
+
+@pytest.mark.slow
+def test_a_tuning_that_goes_on_cannot_be_gone_on_with_and_what_it_overwrote_comes_back(tmp_path: Path) -> None:
+    best = tmp_path / "best.txt"
+    best.write_text("mine")
+    writes = WAITING.replace('torch.save(model.state_dict(), "model.pt")', 'open("best.txt", "w").write("a trial\'s")')
+    (tmp_path / "train.py").write_text(writes.replace("return 4000", "return 8").replace("range(3)", "range(300)"))
+    out = tmp_path / "out"
+    words = ["--only", "--knob", "num_workers=1", "--out", str(out), "train.py"]
+    tuner = subprocess.Popen(command(*words), cwd=tmp_path, stderr=subprocess.DEVNULL)
+    _wait_for(lambda: bool(list(out.glob("00?/.stoker-original-*"))), tuner)  # the script has written over it
+    second = tune(tmp_path, "--resume", script=(tmp_path / "train.py").read_text())
+    assert second.returncode == 2
+    assert "is still being tuned by another process" in second.stderr
+    tuner.kill()
+    tuner.wait()
+    third = subprocess.Popen(command("--resume"), cwd=tmp_path, stderr=subprocess.DEVNULL)
+    _wait_for(lambda: best.exists() and best.read_text() == "mine", third)
+    third.send_signal(signal.SIGINT)
+    third.wait(400)
+    assert best.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("state", "options", "says"),
+    [
+        ("done", [], "no interrupted tuning is there"),
+        ("done", ["--budget", "1m"], "go on with a --budget of more than 600 s"),
+        ("interrupted", ["--only"], "leave --only out"),
+        ("interrupted", ["--steady", "3s", "--budget", "20m"], "leave --steady out"),
+        ("failed", [], "no interrupted tuning is there"),  # it has measured nothing
+    ],
+)
+def test_only_what_can_be_gone_on_with_is(tmp_path: Path, state: str, options: list[str], says: str) -> None:
+    ledger = Ledger(tmp_path / ".stoker")
+    row = ledger.open_run(["python", "train.py"])
+    Request(words=("python", "train.py"), start={}, asked=(), search=(), budget_s=600.0, steady_s=6.0).write(
+        row.directory
+    )
+    ledger.close_run(row.run, state, None, None)
+    done = tune(tmp_path, "--resume", *options)
+    assert done.returncode == 2
+    assert says in done.stderr

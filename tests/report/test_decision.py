@@ -2,6 +2,9 @@
 
 import dataclasses
 import io
+import subprocess
+import tomllib
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -30,3 +33,29 @@ def test_a_caution_stands_in_the_terminal_and_in_the_record() -> None:
     assert "caution: it ends after 6 steps" in out.getvalue()
     assert "Caution: it ends after 6 steps" in decision.markdown(short)
     assert "aution" not in decision.markdown(made)
+
+
+@pytest.mark.parametrize("where", ["exp.yaml", "conf/exp.yaml", "{}/exp.yaml", "../{}/exp.yaml"])
+def test_a_patch_can_be_applied_wherever_the_file_lies(tmp_path: Path, where: str) -> None:
+    here = tmp_path / "here"
+    path = Path(where.format(tmp_path) if where.startswith("{}") else where.format("elsewhere"))
+    (here / path).parent.mkdir(parents=True, exist_ok=True)
+    here.mkdir(exist_ok=True)
+    (here / path).write_text("workers: 0\nsize: 3\n")
+    (here / "config.patch").write_text(decision.patch(path, "workers: 0\nsize: 3\n", "workers: 4\nsize: 3\n"))
+    subprocess.run(["patch", str(path), "config.patch"], cwd=here, check=True, capture_output=True)
+    assert (here / path).read_text() == "workers: 4\nsize: 3\n"
+
+
+def test_what_is_kept_is_toml_whatever_its_letters() -> None:
+    made = tuning()
+    knobs: dict[str, int | str | None] = {"num_workers": 2, "name": 'ü 🔥 \\ "x"', "none": None}
+    text = decision.toml(dataclasses.replace(made, final=dataclasses.replace(made.final, knobs=knobs)), {}, {})
+    assert tomllib.loads(text)["knobs"] == {"num_workers": 2, "name": 'ü 🔥 \\ "x"'}
+
+
+def test_another_batch_size_is_told_with_what_a_step_holds() -> None:
+    made = tuning()
+    trial = dataclasses.replace(made.trials[0], reference_step_s=0.05, step_s=0.1, reference_batch=8, batch=64)
+    told = decision.markdown(dataclasses.replace(made, trials=(trial,)))
+    assert "50 ms a step of 8 samples → 100 ms a step of 64" in told

@@ -82,3 +82,27 @@ def test_a_search_for_the_batch_size_is_no_value() -> None:
     assert (found.search, found.asked) == (("batch_size",), ())
     with pytest.raises(UsageError, match="batch_size can change what is trained"):
         wishes(Command(["train"]), ["batch_size=auto"], keep_results=True)
+
+
+def test_what_may_not_change_results_is_looked_at_knob_by_knob() -> None:
+    command = Command(["python", "train.py", "{batch_size}"])
+    for texts in (["num_workers=2", "batch_size=8"], ["batch_size=8", "num_workers=2"]):
+        assert wishes(command, texts, keep_results=True).asked == ({"num_workers": 2},)
+    with pytest.raises(UsageError, match="batch_size can change what is trained"):
+        wishes(command, ["batch_size=8,16"], keep_results=True)
+
+
+def test_a_search_begins_at_the_size_that_a_placeholder_is_given() -> None:
+    command = Command(["python", "train.py", "{batch_size}"])
+    found = wishes(command, ["batch_size=8,auto"], keep_results=False)
+    assert (found.start, found.search, found.asked) == ({"batch_size": 8}, ("batch_size",), ())
+    with pytest.raises(UsageError, match="write --knob batch_size=32,auto"):
+        wishes(command, ["batch_size=auto"], keep_results=False)
+
+
+def test_a_key_that_cannot_be_changed_by_itself_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("base: &b\n  size: 3\ntrain:\n  <<: *b\n")
+    command = Command(["python", "train.py", str(path)], path)
+    with pytest.raises(UsageError, match=r"train\.size in .* cannot be changed by itself"):
+        wishes(command, ["train.size=4"], keep_results=False)

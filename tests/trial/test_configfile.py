@@ -121,3 +121,10 @@ def _toml(table: dict[str, Any]) -> str:
         if isinstance(inner, dict):
             lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in inner.items())]
     return "\n".join(lines) + "\n"
+
+
+def test_a_key_with_a_dot_in_its_name_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("train.size: 3\n")
+    with pytest.raises(UsageError, match="has a dot in its name"):
+        ConfigFile(path).changed({"train.size": 4})

@@ -133,6 +133,8 @@ def test_a_journal_tells_what_was_measured_and_forgets_what_does_not_follow(
         journal.add(entry)
     with (tmp_path / "journal.jsonl").open("a") as file:
         file.write('{"place": "torn')
+    Journal(tmp_path).next({"num_workers": 0})
+    assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == 3, "a torn line is cut off"
     again = Journal(tmp_path)
     assert again.is_replaying
     assert again.next({"num_workers": 0}) == entries[0]

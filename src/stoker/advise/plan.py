@@ -62,6 +62,7 @@ class Situation:
     keep_results: bool
     fits: Callable[[int], bool]  # in memory
     potential: float | None = None  # what the model itself allows, times the present rate
+    failed: Sequence[Mapping[str, Value]] = ()  # of those tried: what crashed, or took more memory than it may
 
     @property
     def workers(self) -> int:
@@ -77,6 +78,12 @@ class Situation:
         """True if memory holds it, as far as simulated."""
         found = simulated(self.pipeline, self.facts, knobs)
         return found is None or self.fits(found[1])
+
+    def is_new(self, workers: int) -> bool:
+        """True if this number of workers was not tried; what failed with some of them would fail with more."""
+        counts = [one.get("num_workers") for one in self.tried]
+        fewest = min((int(one["num_workers"] or 0) for one in self.failed if "num_workers" in one), default=None)
+        return workers not in counts and (fewest is None or workers < fewest)
 
     def is_set(self, name: str, value: Value) -> bool:
         """True if the reference has this already."""
@@ -118,7 +125,7 @@ def _from_candidate(now: Situation, finding: Finding, candidate: Candidate, name
     if (name in now.base and name != "num_workers") or (name in OF_WORKERS and not now.workers):
         return
     knobs = {name: candidate.value}
-    if not now.is_safe(knobs) or (name == "num_workers" and any("num_workers" in one for one in now.tried)):
+    if not now.is_safe(knobs) or (name == "num_workers" and not now.is_new(int(candidate.value or 0))):
         return
     bound = finding.gain_max or WORTH
     if name in ON_INPUT:
@@ -164,8 +171,11 @@ def _simulated(now: Situation) -> Iterator[Idea]:
 
 
 def _workers(now: Situation, pipeline: Pipeline) -> Iterator[Idea]:
-    """The number that is simulated as best, and its neighbour, because a simulation can be wrong by one step."""
-    counts = worker_counts(pipeline, now.cores)
+    """The number that is simulated as best, and its neighbour, because a simulation can be wrong by one step.
+
+    Of those that were not tried yet: where the best one failed or was slower, the next one may still be faster.
+    """
+    counts = [count for count in worker_counts(pipeline, now.cores) if now.is_new(count)]
     safe = [count for count in counts if now.is_safe({"num_workers": count})]
     alone = {count: now.ratio({"num_workers": count}) or 1.0 for count in safe}
     kept = {

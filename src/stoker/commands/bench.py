@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.commands.numbers import Finite
 from stoker.commands.outputs import OutFile
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--label", help="The field whose entropy is measured; default: one called label, target, class or y.")
 @click.option("--memory", default="2GiB", show_default=True, help="The loader's budget.")
 @click.option("--threads", type=click.IntRange(1), help="Threads; default: one per core.")
-@click.option("--seconds", type=click.FloatRange(0.1), default=3.0, show_default=True, help="For each measurement.")
+@click.option("--seconds", type=Finite(0.1), default=3.0, show_default=True, help="For each measurement.")
 @click.option("--json", "json_path", type=OutFile(), help="Also write it as JSON.")
 def bench(
     data: tuple[str, ...],

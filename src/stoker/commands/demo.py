@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 import stoker
+from stoker.commands.numbers import Finite
 from stoker.errors import MissingExtraError, ScriptFailedError, TooFewStepsError, UsageError
 
 ABOUT = {
@@ -63,7 +64,7 @@ class Demo:
 )
 @click.option(
     "--scale",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Finite(min=0, min_open=True),
     default=1.0,
     show_default=True,
     help="Size of the data set against the small default; the case's README.md says what that is.",

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
+from stoker.commands.numbers import Finite
 from stoker.commands.outputs import OutFile
 from stoker.errors import UsageError
-from stoker.records.observed import Value
+from stoker.records.observed import LoaderFacts, Value
 from stoker.records.predicted import WhatIf
 
 
@@ -21,13 +22,9 @@ from stoker.records.predicted import WhatIf
     metavar="KNOB=VALUE",
     help="num_workers, prefetch_factor, persistent_workers or batch_size.",
 )
-@click.option("--cores", type=click.FloatRange(min=0, min_open=True), help="With another number of cores.")
-@click.option(
-    "--device-speed", default=1.0, type=click.FloatRange(min=0, min_open=True), help="A device this much faster."
-)
-@click.option(
-    "--latency", default=1.0, type=click.FloatRange(min=0), help="Storage that makes workers wait this much longer."
-)
+@click.option("--cores", type=Finite(min=0, min_open=True), help="With another number of cores.")
+@click.option("--device-speed", default=1.0, type=Finite(min=0, min_open=True), help="A device this much faster.")
+@click.option("--latency", default=1.0, type=Finite(min=0), help="Storage that makes workers wait this much longer.")
 @click.option("--json", "json_path", type=OutFile(), help="Also write the prediction as JSON.")
 def predict(
     run: str,
@@ -76,6 +73,7 @@ def simulate(
     named = attribute(seen.tracks[0])
     pipeline = measured(seen, named)
     facts = next(wait.facts for wait in named.loaders if wait.role == "train")
+    _check(knobs, facts, device_speed, on_device=seen.tracks[0].device not in (None, "cpu"))
     other = changed(pipeline, facts, knobs, device_speed)
     other = replace(other, cores=cores or other.cores, wait_s=tuple(one * latency for one in other.wait_s))
     assert named.steady is not None, "a measured pipeline has steady steps"
@@ -93,3 +91,15 @@ def simulate(
         epoch_s=parts.total_s + steps_s * (step_ratio / factor - 1) if parts else None,
         memory_bytes=other.memory_bytes,
     )
+
+
+def _check(knobs: Mapping[str, Value], facts: LoaderFacts, device_speed: float, *, on_device: bool) -> None:
+    """Refuse what would change nothing, and what cannot be."""
+    workers, size = knobs.get("num_workers", facts.num_workers), knobs.get("batch_size")
+    for name in ("prefetch_factor", "persistent_workers"):
+        if name in knobs and not workers:
+            raise UsageError(f"{name} means nothing without workers; add --set num_workers=2")
+    if isinstance(size, int) and facts.samples is not None and size > facts.samples:
+        raise UsageError(f"batch_size is {size}; the data set has {facts.samples} samples")
+    if device_speed != 1.0 and not on_device:
+        raise UsageError("--device-speed: the run had no device, its model ran on the cores; --cores can be changed")

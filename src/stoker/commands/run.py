@@ -38,14 +38,14 @@ def run(settings: tuple[str, ...], file: Path | None, command: tuple[str, ...]) 
     kept = read_settings(file) if file else Kept({}, {}, None)
     knobs = {**kept.knobs, **parse_settings(settings)}
     words = resolve(command)
-    if not (knobs or kept.others):
+    if not (knobs or kept.others or file):
         raise UsageError("no knob was given; write --set num_workers=4, or --with stoker.toml")
     if kept.others:
         words = _filled(words, kept, _place({**knobs, **kept.others}))
     options = Options(observe=False, whole=True, path_before=os.environ.get("PYTHONPATH"), knobs=knobs)
     environment = prepare(words, _place(knobs), options)
     shown = ", ".join(f"{name}={value}" for name, value in {**knobs, **kept.others}.items())
-    print(f"stoker: running with {shown}", file=sys.stderr)
+    print(f"stoker: running with {shown or 'nothing changed: no knob was kept'}", file=sys.stderr)
     sys.stdout.flush()
     os.execvpe(words[0], words, {**os.environ, **environment})  # noqa: S606  the process becomes the user's
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.commands.numbers import Finite
 from stoker.commands.outputs import OutFile
 from stoker.errors import UsageError
 from stoker.ledger import Ledger
@@ -30,7 +31,7 @@ PIPED_S = 15.0
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--once", is_flag=True, help="Show RUN as it is now, and end.")
 @click.option("--json", "json_path", type=OutFile(), help="Write the last picture as JSON; - is stdout.")
-@click.option("--every", default=PIPED_S, type=click.FloatRange(0.2), help="Seconds between lines when piped.")
+@click.option("--every", default=PIPED_S, type=Finite(0.2), help="Seconds between lines when piped.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Directory for the run's records.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def watch(once: bool, json_path: Path | None, every: float, out: Path | None, command: tuple[str, ...]) -> int:

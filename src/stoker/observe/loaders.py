@@ -170,8 +170,9 @@ def _note_failure(recorder: Recorder, error: BaseException) -> None:
 
 def _delivered(epoch: Epoch, batch: Any, recorder: Recorder, pace: Pace) -> None:
     if epoch.batches == 1:
-        _, arrays = recorder.attempt(weigh, batch) or (0, 0)
-        recorder.note("batch", loader=epoch.loader, samples=recorder.attempt(_samples, batch), arrays=arrays)
+        nbytes, arrays = recorder.attempt(weigh, batch) or (0, 0)
+        samples = recorder.attempt(_samples, batch)
+        recorder.note("batch", loader=epoch.loader, samples=samples, arrays=arrays, nbytes=nbytes)
     pace.delivered(epoch, batch)
 
 

@@ -24,6 +24,7 @@ from stat import S_IMODE, S_ISLNK, S_ISREG
 from typing import Any
 
 JOURNAL = "originals.jsonl"
+KEPT = ".stoker-original-"
 GRACE_S = 5.0
 """What may lie between the last sign of a run and the last file it wrote."""
 NEW_FILES = 50
@@ -220,7 +221,7 @@ class Originals:
         folder = os.path.dirname(name)  # noqa: PTH120
         same_disk = os.stat(folder).st_dev == os.stat(self._directory).st_dev  # noqa: PTH116
         self._count += 1
-        file = f".stoker-original-{os.getpid()}-{self._count}"
+        file = f"{KEPT}{os.getpid()}-{self._count}"
         kept = os.path.join(self._directory if same_disk else folder, file)  # noqa: PTH118
         self._write({"path": name, "kept": kept})
         yield kept

@@ -74,6 +74,8 @@ def read(directory: Path) -> Observation:
 def about(directory: Path) -> dict[str, Any]:
     """What was written down when the run began."""
     known = _json(directory / "run.json")
+    if known is None and (directory / "doctor" / "run.json").exists():
+        raise UsageError(f"{directory} is a tuning, not a run; its diagnosis is one: {directory / 'doctor'}")
     if known is None:
         raise UsageError(f"{directory} holds no run; expected a directory below .stoker/runs")
     return known
@@ -227,6 +229,7 @@ class Process:
             device_starts_ns=tuple(work[0:whole:3]),
             device_ends_ns=tuple(work[1:whole:3]),
             device_work=tuple(work[2:whole:3]),
+            batch_bytes=tuple((n["loader"], n["nbytes"]) for n in self.all("batch") if n.get("nbytes")),
             batch_arrays=tuple((n["loader"], n["arrays"]) for n in self.all("batch") if n.get("arrays")),
             no_batches=tuple(
                 NoBatch(str(n["text"]), n.get("shm_bytes"), n.get("shm_free")) for n in self.all("no_batch")

@@ -128,13 +128,14 @@ class _Run:
     """One simulated run; its clock only moves from event to event. There is no batch from `last` on."""
 
     def __init__(self, pipeline: Pipeline, draw: random.Random, last: int | None = None) -> None:
-        self._pipeline = pipeline
+        # No more workers than batches: the others would have nothing to do, and there may be a billion of them.
+        self._pipeline = replace(pipeline, workers=min(pipeline.workers, STEPS))
         self._draw = draw
         self._last = last
         self._now_s = 0.0
         self._consumed = 0
         self._ready: set[int] = set()
-        self._next = list(range(pipeline.workers))
+        self._next = list(range(self._pipeline.workers))
         """The batch that each worker makes next."""
         self._making: dict[int, tuple[int, _Activity]] = {}
         self._loop: _Activity | None = None

@@ -46,7 +46,7 @@ def measured(seen: Observation, named: Attribution, peak_bytes: int | None = Non
         loop_wait_s=wait_s,
         main_bytes=_main_bytes(seen, facts.num_workers * worker_bytes, peak_bytes),
         worker_bytes=worker_bytes,
-        batch_bytes=max((batch.sent_bytes for batch in batches), default=0),
+        batch_bytes=max(batch.sent_bytes for batch in batches) or dict(seen.tracks[0].batch_bytes).get(facts.loader, 0),
         device_s=(seen.tracks[0].device_busy_ns or 0) / 1e9 / max(len(named.steps), 1),
         strangers=max(cores / share - 1, 0.0) if share < 1 else 0.0,
         tensors=_tensors(seen, facts, batches),

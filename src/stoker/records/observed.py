@@ -150,6 +150,7 @@ class Track:
     device_ends_ns: tuple[int, ...] = ()
     device_work: tuple[int, ...] = ()  # places in DEVICE_WORK
     batch_arrays: tuple[tuple[int, int], ...] = ()  # a loader, and the arrays in its first batch
+    batch_bytes: tuple[tuple[int, int], ...] = ()  # the same for their bytes
     no_batches: tuple[NoBatch, ...] = ()
 
 

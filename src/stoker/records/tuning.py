@@ -102,6 +102,8 @@ class Trial:
     noise: Noise | None = None
     reference_step_s: float | None = None
     step_s: float | None = None
+    reference_batch: int | None = None  # samples in a batch of the reference
+    batch: int | None = None
     loss: LossCheck | None = None
     seconds: float = 0.0  # what trying it took
 

@@ -23,29 +23,30 @@ def toml(tuning: Tuning, placeholders: Mapping[str, Value], config: Mapping[str,
     """The kept knobs, for `stoker run --with`: those that the attach sets, those of the command, those of its file."""
     attached = {n: v for n, v in tuning.final.knobs.items() if n not in placeholders and n not in config}
     lines = ["# Written by stoker tune. Use it: stoker run --with stoker.toml -- python train.py", "[knobs]"]
-    lines += [f"{name} = {_toml(value)}" for name, value in attached.items()]
+    lines += _settings(attached)
     if placeholders:
-        lines += [
-            "",
-            "[placeholders]",
-            *(f"{json.dumps(name)} = {_toml(value)}" for name, value in placeholders.items()),
-        ]
+        lines += ["", "[placeholders]", *_settings(placeholders)]
     if config and tuning.context is not None:
-        lines += ["", f"[config.{json.dumps(tuning.context.config)}]"]
-        lines += [f"{json.dumps(name)} = {_toml(value)}" for name, value in config.items()]
+        lines += ["", f"[config.{_toml(tuning.context.config)}]", *_settings(config)]
     return "\n".join(lines) + "\n"
 
 
+def _settings(values: Mapping[str, Value]) -> list[str]:
+    """Lines of TOML, which has no word for nothing."""
+    return [f"{_toml(name)} = {_toml(value)}" for name, value in values.items() if value is not None]
+
+
 def patch(path: Path, before: str, after: str) -> str:
-    """The change of a file, as `patch -p1` and `git apply` read it."""
+    """The change of a file, as `patch` and `git apply` read it; both refuse names that lead elsewhere."""
+    name = path if not path.is_absolute() and ".." not in path.parts else Path(path.name)
     lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}"
+        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
     )
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def _toml(value: Value) -> str:
-    return json.dumps(value)  # JSON's scalars are TOML's
+    return json.dumps(value, ensure_ascii=False)  # JSON's scalars are TOML's, but for what it escapes, and null
 
 
 # ---- the terminal --------------------------------------------------------------------------------------------
@@ -119,7 +120,7 @@ def markdown(tuning: Tuning) -> str:
 
 def _record(tuning: Tuning) -> Iterator[str]:
     started_s = tuning.context.started_s if tuning.context else 0.0
-    state = "interrupted, not decided to its end" if tuning.context and tuning.context.interrupted else "decided"
+    state = _state(tuning)
     yield f"# Decision: {_headline(tuning)}\n"
     yield "## Status\n"
     yield f"{state[0].upper()}{state[1:]}, {datetime.fromtimestamp(started_s, UTC):%Y-%m-%d}.\n"
@@ -135,6 +136,13 @@ def _record(tuning: Tuning) -> Iterator[str]:
     yield from _do_not(tuning)
     yield from _alternatives(tuning)
     yield from _next(tuning)
+
+
+def _state(tuning: Tuning) -> str:
+    if tuning.context and tuning.context.interrupted:
+        return "interrupted, not decided to its end"
+    is_open = not tuning.final.knobs and _unsettled(tuning)
+    return "undecided: nothing was proven, and what looked faster needs more rounds" if is_open else "decided"
 
 
 def _context(tuning: Tuning) -> Iterator[str]:
@@ -180,7 +188,8 @@ def _method(context: TuningContext | None) -> str:
     cache = "page cache dropped before every run" if context and context.cold else "page cache as warm as runs leave it"
     device = f", device replayed from {context.device_profile}" if context and context.device_profile else ""
     return (
-        "one knob at a time, fresh processes with one seed, interleaved with the reference in random order, start-up "
+        "one knob at a time (or several that need each other, or were kept), fresh processes with one seed, "
+        "interleaved with the reference in random order, start-up "
         f"left out, {cache}{device}"
     )
 
@@ -217,12 +226,19 @@ def _attempt(number: int, trial: Trial) -> Iterator[str]:
     yield f"- Hypothesis: {trial.hypothesis}{_expectation(trial)}"
     based = ", ".join(f"{name}={value}" for name, value in trial.base.items())
     yield f"- Change: `{trial.knob}` {_change(trial)}{', with ' + based + ' on both sides' if based else ''}"
-    yield f"- Before → after: {units.seconds(trial.reference_step_s)} → {units.seconds(trial.step_s)} a step"
+    yield f"- Before → after: {_took(trial)}"
     yield f"- Rate, candidate ÷ reference: {_interval(trial)} over {len(trial.rounds)} rounds"
     yield f"- Analysis: {'; '.join(_analysis(trial))}"
     if trial.loss is not None:
         yield f"- Loss: {_loss(trial.loss)}"
     yield f"- Decision: **{trial.decision}**, because: {trial.reason}\n"
+
+
+def _took(trial: Trial) -> str:
+    before, after = units.seconds(trial.reference_step_s), units.seconds(trial.step_s)
+    if trial.batch == trial.reference_batch:
+        return f"{before} → {after} a step"
+    return f"{before} a step of {trial.reference_batch} samples → {after} a step of {trial.batch}"
 
 
 def _expectation(trial: Trial) -> str:
@@ -259,7 +275,8 @@ def _decision(tuning: Tuning) -> Iterator[str]:
         yield from (f"{name} = {_toml(value)}" for name, value in tuning.final.knobs.items())
         yield "```\n"
     if tuning.files.config_patch:
-        yield f"As a patch: `patch -p1 < {tuning.files.config_patch}`\n"
+        config = tuning.context.config if tuning.context else None
+        yield f"As a patch: `patch {shlex.quote(config or '')} {shlex.quote(tuning.files.config_patch)}`\n"
 
 
 def _goal(tuning: Tuning) -> Iterator[str]:
@@ -270,11 +287,12 @@ def _goal(tuning: Tuning) -> Iterator[str]:
 
 def _do_not(tuning: Tuning) -> Iterator[str]:
     rejected = [trial for trial in tuning.trials if trial.decision in ("revert", "unsafe")]
-    if not rejected:
-        return
     context = tuning.context
     where = f"on {_hardware(context)}, with this data and this command" if context else "with this data and command"
     yield "## Do not attempt\n"
+    if not rejected:
+        yield "Nothing that was tried was proven slower, or unsafe.\n"
+        return
     yield f"The evidence is from {where}; elsewhere it may be otherwise.\n"
     for trial in rejected:
         based = f" beside {', '.join(f'{n}={v}' for n, v in trial.base.items())}" if trial.base else ""
@@ -304,7 +322,7 @@ def _next(tuning: Tuning) -> Iterator[str]:
         if trial.decision == "undecided"
     ]
     if tuning.context and tuning.context.ended.startswith("the budget"):
-        steps.append("Something was left to try: a larger --budget")
+        steps.append("Something was left to try: `stoker tune --resume` with a larger --budget")
     for step in steps[:MOST_NEXT] or ["None: nothing is predicted to bring 3 %"]:
         yield f"- {step}"
     for finding in tuning.findings[:1]:

@@ -40,7 +40,7 @@ class Command:
         """The value that the user typed for a knob, checked as far as it can be."""
         if name in self.placeholders:
             knob = like(name)
-            return knob.parse(text) if knob is not None else _plain(text)
+            return knob.parse(text) if knob is not None else _read(text)
         if self.has_key(name):
             assert self.config is not None
             value = self.config.parse_value(name, text)
@@ -56,7 +56,7 @@ class Command:
 
     def changes_results(self, name: str) -> bool:
         """Whether training could come out otherwise; who knows only the name of a setting must believe so."""
-        knob = KNOBS.get(name) if self._is_attached(name) else like(name)
+        knob = KNOBS.get(name) if self.is_attached(name) else like(name)
         return knob is None or knob.changes_results
 
     def with_knobs(self, knobs: Mapping[str, Value], place: Path) -> Ready:
@@ -82,7 +82,8 @@ class Command:
         """Those of the knobs that are keys of the config file."""
         return {n: v for n, v in knobs.items() if n not in self.placeholders and self.has_key(n)}
 
-    def _is_attached(self, name: str) -> bool:
+    def is_attached(self, name: str) -> bool:
+        """True if a knob is set by the attach: it has no place in the command, and none in its file."""
         return name not in self.placeholders and not self.has_key(name)
 
     def has_key(self, name: str) -> bool:
@@ -105,7 +106,12 @@ def like(name: str) -> Knob | None:
     return KNOBS.get(name.rpartition(".")[2].replace("-", "_"))
 
 
-def _plain(text: str) -> Value:
+def plain(knobs: Mapping[str, Value]) -> dict[str, Value]:
+    """Settings under the names of the knobs that they most likely are."""
+    return {knob.name if (knob := like(name)) is not None else name: value for name, value in knobs.items()}
+
+
+def _read(text: str) -> Value:
     text = text.strip()
     for kind in (int, float):
         try:

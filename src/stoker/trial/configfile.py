@@ -60,7 +60,10 @@ class ConfigFile:
         """The file's text with other values."""
         text, table = self.text, self._table
         for key, value in values.items():
-            table = _put(table, key.split("."), value)
+            try:
+                table = _put(table, key.split("."), value)
+            except StopIteration:
+                raise UsageError(f"{key} in {self.path} has a dot in its name, and cannot be told apart") from None
             text = self._replace(text, key, value, table)
         return text
 

@@ -5,18 +5,20 @@ Which candidates, and when a candidate is judged, is told from outside.
 
 import random
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
-from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError, UsageError
+from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError, UnsafeError, UsageError
+from stoker.observe.originals import JOURNAL, KEPT, recover
 from stoker.predict.whatif import simulated
 from stoker.records.observed import Value
 from stoker.records.tuning import Decision, Judgement, Limits, Outcome, Round
 from stoker.trial import cold
-from stoker.trial.command import Command, like
+from stoker.trial.command import Command, plain
 from stoker.trial.journal import Entry, Journal
 from stoker.trial.limits import choose, refusal
 from stoker.trial.measure import Manner, Sample, examine, measure, opened_files
@@ -28,6 +30,9 @@ LINE = 2
 """Sizes that a line needs."""
 HEADROOM = 0.9
 """The share of its limit that another batch size may be predicted to fill: later batches can be larger."""
+
+OVER_LIMIT = ("ram", "shm", "device", "processes")
+"""How a process ends that takes more than it may."""
 
 Judge = Callable[[Sequence[Round], Sequence[Round], bool], Judgement | None]
 """Rounds of the candidate, of the reference against itself, and whether more can be had → what they say, if asked."""
@@ -158,7 +163,7 @@ class Contest:
         if (place / "seconds").exists():  # of the tuning that is gone on with
             self.spent_s += float((place / "seconds").read_text())
             return place
-        shutil.rmtree(place, ignore_errors=True)
+        _clear(place)
         began = time.monotonic()
         self._listener.starting({}, 0)
         limits = choose(self._max_ram_bytes, seconds=max(self.left_s, 1.0))
@@ -182,7 +187,8 @@ class Contest:
         entry = self._journal.next(wanted)
         if entry is None or entry.sample is None:
             entry = self._measure(wanted, knobs)
-            self._journal.add(entry)
+            if knobs or _is_measured(entry):  # a reference that failed is tried again by who goes on
+                self._journal.add(entry)
         self.spent_s += entry.seconds
         assert entry.sample is not None
         self._remember_size(entry.sample)
@@ -197,7 +203,7 @@ class Contest:
 
     def _measure(self, wanted: Mapping[str, Value], knobs: Mapping[str, Value]) -> Entry:
         place = self._directory / f"{self.processes:03}"
-        shutil.rmtree(place, ignore_errors=True)  # what a killed tuner left of its last process
+        _clear(place)
         if self.manner.files:
             self._cool()
         self._listener.starting({**self.base, **knobs}, self.processes)
@@ -213,10 +219,13 @@ class Contest:
         cold.drop(self._cold if self._cold is not None else cold.named_files(self.command.words))
 
     def refer(self) -> Sample:
-        """One process of the reference; one that fails ends the tuning, because nothing can be compared with it."""
+        """One process of the reference; if it fails, so does the tuning, because nothing can be compared with it."""
         sample = self.run({})
+        if sample.step_s is None and self.own_references:  # it has run before: what ended it may have been a neighbour
+            sample = self.run({})
         if sample.step_s is None:
-            raise no_reference(sample.outcome, sample.steps, self._directory / f"{self.processes:03}" / "output.txt")
+            output = self._directory / f"{self.processes:03}" / "output.txt"
+            raise no_reference(sample.outcome, sample.steps, output, runs_before=len(self.own_references))
         if self.references:
             self._against_itself.append(Round((_rate(self.references[-1]),), (_rate(sample),)))
         self.references.append(sample)
@@ -265,15 +274,8 @@ class Contest:
             self._listener.judged(one)
 
     def _try(self, one: Candidate) -> None:
-        if self.references:
-            reference = self.references[-1]
-            found = simulated(reference.pipeline, reference.loader, one.knobs, self.potential)
-            ratio, predicted_bytes = found or (None, None)
-            size = batch_size_in(one.knobs)
-            if size is not None:
-                ratio = self._ratio_at(size) if len(one.knobs) == 1 else None
-            one.predicted_ratio = ratio if one.predicted_ratio is None else one.predicted_ratio
-            unsafe = self._refusal(one, predicted_bytes)
+        if self.references and not one.samples:  # what is predicted afterwards is no prediction
+            unsafe = self._refusal(one, self._predict(one, self.references[-1]))
             if unsafe is not None:
                 one.failure = ("unsafe", unsafe)
                 return
@@ -283,11 +285,19 @@ class Contest:
         one.samples.append(sample)
         one.failure = _failure(sample, self.references[-1] if self.references else None)
 
+    def _predict(self, one: Candidate, reference: Sample) -> int | None:
+        """Say what it will bring, where nobody has yet; returns the memory that it is simulated to take."""
+        found = simulated(reference.pipeline, reference.loader, plain(one.knobs), self.potential)
+        ratio, predicted_bytes = found or (None, None)
+        size = batch_size_in(one.knobs)
+        if size is not None:
+            ratio = self._ratio_at(size) if len(one.knobs) == 1 else None
+        one.predicted_ratio = ratio if one.predicted_ratio is None else one.predicted_ratio
+        return predicted_bytes
+
     def _refusal(self, one: Candidate, predicted_bytes: int | None) -> str | None:
         """Why it must not be started; settled once, and written down, because what is free changes."""
         wanted = {**self.start, **self.base, **one.knobs, "": "refused"}
-        if one.samples:
-            return None
         entry = self._journal.next(wanted) if self._journal.refuses(wanted) else None
         if entry is not None:
             return entry.refusal
@@ -332,14 +342,14 @@ def line_at(size: int, known: Mapping[int, float]) -> float:
 
 def batch_size_in(knobs: Mapping[str, Value]) -> int | None:
     """The batch size among these knobs, whatever the setting is called in full."""
-    found = next((value for name, value in knobs.items() if getattr(like(name), "name", "") == "batch_size"), None)
+    found = plain(knobs).get("batch_size")
     return found if isinstance(found, int) else None
 
 
 def _failure(sample: Sample, reference: Sample | None) -> tuple[Decision, str] | None:
     """What became of a candidate that cannot be measured."""
     ending = sample.outcome.ending
-    if ending in ("ram", "shm", "device", "processes"):
+    if ending in OVER_LIMIT:
         return "unsafe", sample.outcome.reason
     if sample.memory_failed:
         return "unsafe", "it ran out of memory"
@@ -359,15 +369,31 @@ def _rate(sample: Sample) -> float:
     return sample.sample_s
 
 
-def no_reference(outcome: Outcome, steps: int, output: Path) -> StokerError:
+def _is_measured(entry: Entry) -> bool:
+    return entry.sample is not None and entry.sample.step_s is not None
+
+
+def _clear(place: Path) -> None:
+    """Make room where a killed tuner's last process was; what that had overwritten is put back first."""
+    recover(place)
+    if (place / JOURNAL).exists() or any(place.glob(f"**/{KEPT}*")):  # it was said why; what is the user's stays
+        aside = next(one for n in range(1, 1000) if not (one := place.with_name(f"{place.name}-kept-{n}")).exists())
+        place.rename(aside)
+        print(f"stoker: what could not be put back lies in {aside}", file=sys.stderr)
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def no_reference(outcome: Outcome, steps: int, output: Path, *, runs_before: int) -> StokerError:
     """Why nothing can be compared; the command's own words first."""
     words = output.read_text(errors="replace").rstrip()
-    if outcome.ending == "time":
-        return UsageError(f"one run did not end within the budget ({outcome.reason}); set a larger --budget")
-    if outcome.ending != "finished":
-        return ScriptFailedError(
-            f"{words}\nthe command failed as it is, so nothing was tried: {outcome.reason}".lstrip()
+    if outcome.ending == "time" and not runs_before:
+        return UsageError(
+            f"one run did not end within the budget ({outcome.reason}); set a larger --budget, or a smaller --steady"
         )
+    if outcome.ending != "finished":
+        kind = UnsafeError if outcome.ending in OVER_LIMIT else ScriptFailedError
+        when = f"as it is, after {runs_before} runs that did not" if runs_before else "as it is, so nothing was tried"
+        return kind(f"{words}\nthe command failed {when}: {outcome.reason}".lstrip())
     return TooFewStepsError(
         f"{steps} training steps were seen in {outcome.seconds:.0f} s; more are needed to compare. "
         "Is this the script that trains, and does it train with torch?"

@@ -32,8 +32,10 @@ class Journal:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "journal.jsonl"
-        self._told = _read(self._path)
+        self._told, is_torn = _read(self._path)
         self._at = 0
+        if is_torn:  # what is added must not go on in the middle of a line
+            self._rewrite()
 
     @property
     def is_replaying(self) -> bool:
@@ -75,15 +77,14 @@ def _line(entry: Entry) -> str:
     return json.dumps(encode(entry)) + "\n"
 
 
-def _read(path: Path) -> list[Entry]:
-    """The whole lines; the last may be torn, and then what it told is measured again."""
+def _read(path: Path) -> tuple[list[Entry], bool]:
+    """The whole lines, and whether there is one that is not: torn by a kill, and what it told is measured again."""
     found: list[Entry] = []
-    if not path.exists():
-        return found
-    for line in path.read_text().splitlines():
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    for line in lines:
         try:
             data: Any = json.loads(line)
             found.append(decode(Entry, data))
         except ValueError:
             break
-    return found
+    return found, len(found) < len(lines) or not all(line.endswith("\n") for line in lines)

@@ -1,7 +1,9 @@
 """`stoker tune`: try knobs one at a time against the user's own configuration, keep what is proven, write it down."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,8 @@ from stoker.errors import StokerError, UsageError
 from stoker.ledger import HOME, Ledger, Row
 
 if TYPE_CHECKING:  # numpy and the trials are loaded when something is tried, so that --help is fast
+    from collections.abc import Callable
+
     from stoker.commands.tune.investigate import Investigation
     from stoker.commands.tune.request import Request
     from stoker.records.diagnosis import Diagnosis
@@ -20,6 +24,8 @@ if TYPE_CHECKING:  # numpy and the trials are loaded when something is tried, so
     from stoker.trial.contest import Candidate, Contest
 
 INTERRUPTED = 130
+WITH_RESUME = {"resume", "json_path", "budget", "max_ram", "command"}
+"""What may be said anew of a tuning that is gone on with; the rest is as it was asked for first."""
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -50,13 +56,24 @@ INTERRUPTED = 130
     help="Replay the device of a recorded run (or a profile as JSON): tune the loader without that device.",
 )
 @click.option(
-    "--resume", is_flag=False, flag_value="last", metavar="[RUN]", help="Go on with an interrupted tuning; no COMMAND."
+    "--resume",
+    is_flag=False,
+    flag_value="last",
+    metavar="[RUN]",
+    help="Go on with an interrupted tuning, or with a larger --budget one that is done; no COMMAND.",
 )
 @click.option("--json", "json_path", type=OutFile(), help="Also write the result as JSON to this file.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Directory for the records.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
 def tune(
-    resume: str | None, json_path: Path | None, out: Path | None, command: tuple[str, ...], **given: object
+    context: click.Context,
+    /,
+    resume: str | None,
+    json_path: Path | None,
+    out: Path | None,
+    command: tuple[str, ...],
+    **given: object,
 ) -> int:
     """Try knobs against your own configuration, keep what is proven faster. COMMAND is how you start it:
 
@@ -80,14 +97,35 @@ def tune(
     recover(HOME)
     ledger = Ledger()
     if resume is not None:
-        row, request = _resumed(ledger, resume, command)
-        print(f"stoker: going on with {row.run}", file=sys.stderr)
-    else:
-        request = _requested(command, given)
-        row = ledger.open_run(request.words, out)
+        typed = click.core.ParameterSource.COMMANDLINE
+        said = {name for name in context.params if context.get_parameter_source(name) is typed}
+        row, request = _resumed(ledger, resume, command, {name: given.get(name) for name in said - {"resume"}})
+        with _held(row):
+            recover(row.directory)
+            request.write(row.directory)
+            print(f"stoker: going on with {row.run}", file=sys.stderr)
+            return _run(ledger, row, request, json_path)
+    request = _requested(command, given)
+    row = ledger.open_run(request.words, out)
+    with _held(row):
         request.write(row.directory)
         print(f"stoker: tuning for {given['budget']}; records go to {row.directory}", file=sys.stderr)
-    return _run(ledger, row, request, json_path)
+        return _run(ledger, row, request, json_path)
+
+
+@contextmanager
+def _held(row: Row) -> Iterator[None]:
+    """One tuner for each tuning: a second one would remove what the first is working with."""
+    with (row.directory / "lock").open("w") as lock:
+        try:
+            import fcntl
+
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:
+            pass  # no locks on this system
+        except OSError:
+            raise UsageError(f"{row.run} is still being tuned by another process; wait for it, or end that") from None
+        yield
 
 
 def _requested(words: Sequence[str], given: dict[str, object]) -> "Request":
@@ -130,23 +168,49 @@ def _profile(name: object) -> str | None:
     return str(find_profile(str(name)).resolve())
 
 
-def _resumed(ledger: Ledger, name: str, words: Sequence[str]) -> tuple[Row, "Request"]:
+def _resumed(ledger: Ledger, name: str, words: Sequence[str], said: dict[str, object]) -> tuple[Row, "Request"]:
+    """The tuning to go on with, and what was asked for; `said` is what stands beside --resume."""
     from stoker.commands.tune.request import FILE, Request
 
     rows = [row for row in ledger.runs() if (row.directory / FILE).is_file()]
     if name == "last":
-        rows = [row for row in rows if row.state != "done"]
+        rows = [row for row in rows if _goes_on(row) or (row.state == "done" and "budget" in said)]
     else:
-        place = ledger.find(name)
-        rows = [row for row in rows if row.directory.resolve() == place.resolve()]
+        place = ledger.find(name).resolve()
+        rows = [row for row in rows if row.directory.resolve() == place]
     if not rows:
         raise UsageError("no interrupted tuning is there to go on with; start one: stoker tune -- python train.py")
     row = rows[0]
-    if row.state == "done":
-        raise UsageError(f"{row.run} is done; see {row.directory / 'decision.md'}")
     if words:
         raise UsageError(f"--resume goes on with the command of {row.run}; leave the command out")
-    return row, Request.read(row.directory)
+    other = sorted(set(said) - WITH_RESUME)
+    if other:
+        raise UsageError(f"--resume goes on as {row.run} was asked for; leave --{other[0].replace('_', '-')} out")
+    before = Request.read(row.directory)
+    request = _changed(before, said)
+    if row.state == "done" and request.budget_s <= before.budget_s:
+        raise UsageError(
+            f"{row.run} is done; see {row.directory / 'decision.md'}, or go on with a --budget of more than "
+            f"{before.budget_s:.0f} s"
+        )
+    return row, request
+
+
+def _goes_on(row: Row) -> bool:
+    """True if there is something to go on with: one that failed at once has measured nothing."""
+    journal = row.directory / "journal.jsonl"
+    return row.state in ("interrupted", "running") or (row.state == "failed" and journal.exists())
+
+
+def _changed(request: "Request", said: dict[str, object]) -> "Request":
+    """What was asked for, with another budget or limit."""
+    from stoker.sizes import parse_bytes, parse_seconds
+
+    if "budget" in said:
+        request = replace(request, budget_s=parse_seconds(str(said["budget"])))
+    if "max_ram" in said:
+        request = replace(request, max_ram_bytes=parse_bytes(str(said["max_ram"])))
+    return request
 
 
 def _run(ledger: Ledger, row: Row, request: "Request", json_path: Path | None) -> int:
@@ -177,10 +241,12 @@ def _run(ledger: Ledger, row: Row, request: "Request", json_path: Path | None) -
             row.run, number, one.verdict[0], data.dumps(trial(investigation.found, number, one, contest.command))
         )
 
-    investigation = Investigation(
-        contest, request, lambda budget_s: _diagnose(contest, request, budget_s), live.tell, noted
-    )
+    def diagnosed(budget_s: float) -> "tuple[Observation, Diagnosis] | None":
+        return _diagnose(contest, request, budget_s, live.tell)
+
+    investigation = Investigation(contest, request, diagnosed, live.tell, noted)
     state = "failed"
+    failed: StokerError | None = None
     try:
         investigation.run()
         state = "done"
@@ -188,23 +254,37 @@ def _run(ledger: Ledger, row: Row, request: "Request", json_path: Path | None) -
         state = "interrupted"
         live.clear()
         print(f"stoker: stopped; go on with: stoker tune --resume {row.run}", file=sys.stderr)
+    except StokerError as error:
+        if not investigation.found.done:  # nothing was tried
+            raise
+        failed = error
+        live.clear()
+        print(f"stoker: go on with: stoker tune --resume {row.run}", file=sys.stderr)
     finally:
         live.clear()
         ledger.close_run(row.run, state, None, None)
     if investigation.found.first is not None:
-        _publish(investigation, request, row, json_path, interrupted=state == "interrupted")
+        _publish(investigation, request, row, json_path, interrupted=state != "done")
+    if failed is not None:
+        raise failed
     return 0 if state == "done" else INTERRUPTED
 
 
-def _diagnose(contest: "Contest", request: "Request", budget_s: float) -> "tuple[Observation, Diagnosis] | None":
+def _diagnose(
+    contest: "Contest", request: "Request", budget_s: float, tell: "Callable[[str], None]"
+) -> "tuple[Observation, Diagnosis] | None":
     """The doctor's own run, guarded; None where it could not judge, and then nothing but the simulation plans."""
     from stoker.commands.doctor import diagnose
 
     try:
         seen, said = diagnose(Path(request.findings) if request.findings else contest.examine(budget_s))
-    except StokerError:
+    except StokerError as error:
+        tell(f"no diagnosis, so that nothing but the simulation plans: {error}")
         return None
-    return (seen, said) if said.steps else None
+    if not said.steps:
+        tell("no diagnosis, so that nothing but the simulation plans: the doctor saw no step")
+        return None
+    return seen, said
 
 
 def _publish(
@@ -238,6 +318,4 @@ def _publish(
 
 
 def _with_patch(tuning: "Tuning", directory: Path) -> "Tuning":
-    from dataclasses import replace
-
     return replace(tuning, files=replace(tuning.files, config_patch=str(directory / "config.patch")))

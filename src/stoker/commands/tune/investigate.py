@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from stoker.advise.plan import Idea, Situation, ideas
 from stoker.commands.tune.request import Request
@@ -16,13 +17,13 @@ from stoker.decide import (
     judge,
     measure_noise,
 )
-from stoker.errors import UsageError
+from stoker.errors import StokerError, UsageError
 from stoker.observe.meters import machine
 from stoker.predict.whatif import WORKER_START_S
 from stoker.records.diagnosis import Diagnosis
 from stoker.records.observed import Observation, Value
 from stoker.records.tuning import Judgement, LossCheck, Noise, Round
-from stoker.trial.command import like
+from stoker.trial.command import plain
 from stoker.trial.contest import Candidate, Contest
 from stoker.trial.limits import refusal
 from stoker.trial.measure import Sample
@@ -48,6 +49,8 @@ class Found:
     said: Diagnosis | None = None
     seen: Observation | None = None
     first: Sample | None = None
+    own: Sequence[Sample] = ()  # every run of the user's own configuration
+    start: Mapping[str, Value] = field(default_factory=dict)  # what the command's places held in them
     done: list[Candidate] = field(default_factory=list)
     losses: dict[int, LossCheck] = field(default_factory=dict)  # by the candidate's place in `done`
     noises: dict[int, Noise] = field(default_factory=dict)
@@ -86,7 +89,7 @@ class Investigation:
     ) -> None:
         self.contest = contest
         self.request = request
-        self.found = Found()
+        self.found = Found(own=contest.own_references, start=request.start)
         self._diagnose = diagnose
         self._tell = tell
         self._tried = tried
@@ -97,10 +100,14 @@ class Investigation:
         """From the diagnosis to the last decision."""
         self._examine()
         self._measure_reference()
-        while (group := self._next_group()) is not None:
-            self._try(group)
-            self._adopt(group)
-        self._finish()
+        try:
+            while (group := self._next_group()) is not None:
+                self._try(group)
+                self._adopt(group)
+            self._finish()
+        except StokerError as error:  # the reference, which had run before
+            self.found.ended = str(error).splitlines()[-1]
+            raise
         return self.found
 
     # ---- before anything is tried
@@ -133,7 +140,7 @@ class Investigation:
         for _ in range(self._noise_runs() - 1):
             self.contest.refer()
         noise = measure_noise(self.contest.against_itself())
-        step_s = self.found.first.step_s or 0.0
+        step_s = median(sample.step_s or 0.0 for sample in self.found.own)
         band = f"{noise.ratio_low:.2f} to {noise.ratio_high:.2f}"
         self._tell(f"reference {step_s * 1e3:.1f} ms a step; against itself {band}")
         if self.found.caution:
@@ -159,7 +166,8 @@ class Investigation:
         room = int(self.contest.left_s / self.contest.process_s) - reserve
         waiting = self._waiting()
         if not waiting:
-            self.found.ended = "nothing that is left is predicted to bring 3 %"
+            left = "all that was asked for was tried" if self.request.only else None
+            self.found.ended = left or "nothing that is left is predicted to bring 3 %"
             return None
         if room < 2 * EARLY:
             self.found.ended = f"the budget was spent before {_knobs(waiting[0].knobs)} could be tried"
@@ -169,7 +177,7 @@ class Investigation:
                 for i in waiting[:width]]  # fmt: skip
 
     def _waiting(self) -> list[Idea]:
-        tried = [dict(one.knobs) for one in self.found.done]
+        tried = [dict(one.knobs) for one in self.found.done if not self._may_be_set_now(one)]
         asked = [idea for idea in self._asked if dict(idea.knobs) not in tried and not self._is_settled(idea)]
         if asked:
             return asked
@@ -181,12 +189,21 @@ class Investigation:
         return [idea for idea in planned if math.log(idea.expected) >= least]
 
     def _is_settled(self, idea: Idea) -> bool:
-        return all(name in self.contest.base and self.contest.base[name] == idea.knobs[name] for name in idea.knobs)
+        """True if the reference has it already, or the user's own configuration, which it was measured against."""
+        facts = self.found.first.loader if self.found.first else None
+        command = self.contest.command
+        own = {name: getattr(facts, name) for name in idea.knobs if command.is_attached(name) and hasattr(facts, name)}
+        return idea.knobs == own or all(self.contest.base.get(name, ...) == idea.knobs[name] for name in idea.knobs)
+
+    def _may_be_set_now(self, one: Candidate) -> bool:
+        """True if a knob could not be set beside what there was, and there is something else now."""
+        return any(sample.refused for sample in one.samples) and dict(one.base) != self.contest.base
 
     def _searched(self, tried: Sequence[Mapping[str, Value]]) -> list[Idea]:
         """The fastest safe batch: twice and half of the present one, as long as that is proven to be faster."""
         for name in self.request.search:
-            own = self.contest.command.before(name) or (self.found.first.batch_size if self.found.first else None)
+            own = self.request.start.get(name) or self.contest.command.before(name)
+            own = own or (self.found.first.batch_size if self.found.first else None)
             size = self.contest.base.get(name, own)
             known = {one[name] for one in tried if name in one} | {own}
             if isinstance(size, int):
@@ -203,9 +220,10 @@ class Investigation:
             pipeline=present.pipeline,
             facts=present.loader,
             cores=self._cores,
-            base=self.contest.base,
+            base=plain(self.contest.base),
             gained=self.contest.gained,
-            tried=tried,
+            tried=[plain(one) for one in tried],
+            failed=[plain(one.knobs) for one in self.found.done if one.failure is not None and one.samples],
             keep_results=self.request.keep_results,
             fits=lambda size: refusal(limits, host_bytes=size) is None,
             potential=self.contest.potential,
@@ -232,7 +250,7 @@ class Investigation:
         command = self.contest.command
         if not one.samples or not any(command.changes_results(name) for name in one.knobs):
             return
-        other_batch = any(getattr(like(name), "name", "") in ("batch_size", "accumulation") for name in one.knobs)
+        other_batch = bool({"batch_size", "accumulation"} & plain(one.knobs).keys())
         tolerance = LOSS_TOLERANCE_OTHER_BATCH if other_batch else LOSS_TOLERANCE
         check = compare_losses(
             [sample.losses for sample in one.references],

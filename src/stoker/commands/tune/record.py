@@ -1,6 +1,7 @@
 """What an investigation found, as the one record that every report is made from."""
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from pathlib import Path
 from statistics import median
 
@@ -42,7 +43,7 @@ def build(
     final = _final(found)
     limits = _limits(found.said)
     return Tuning(
-        reference=Reference(_reference_knobs(found, request), _step(found.first), _per_s(found.first)),
+        reference=Reference(_reference_knobs(found, request), _own_step_s(found), _per_s(found)),
         noise=measure_noise(contest.against_itself()),
         trials=trials,
         final=final,
@@ -63,7 +64,7 @@ def trial(found: Found, number: int, one: Candidate, command: Command) -> Trial:
     """One candidate, with all that was measured of it."""
     interval = one.judgement.interval if one.judgement else None
     decision, reason = one.verdict
-    before = {name: _before(name, one, command) for name in one.knobs}
+    before = {name: _before(name, one, command, found.start) for name in one.knobs}
     host = [s.outcome.host_peak_bytes for s in one.samples if s.outcome.host_peak_bytes is not None]
     device = [s.device_peak_bytes for s in one.samples if s.device_peak_bytes is not None]
     error = one.predicted_ratio / interval.ratio - 1 if one.predicted_ratio and interval else None
@@ -90,14 +91,16 @@ def trial(found: Found, number: int, one: Candidate, command: Command) -> Trial:
         noise=found.noises.get(number),
         reference_step_s=_median_step(one.references),
         step_s=_median_step(one.samples),
+        reference_batch=one.references[-1].batch_size if one.references else None,
+        batch=one.samples[-1].batch_size if one.samples else None,
         loss=found.losses.get(number),
         seconds=one.seconds,
     )
 
 
-def _before(name: str, one: Candidate, command: Command) -> Value:
-    if name in one.base:
-        return one.base[name]
+def _before(name: str, one: Candidate, command: Command, start: Mapping[str, Value]) -> Value:
+    if name in one.base or name in start:
+        return one.base.get(name, start.get(name))
     seen = next((sample.before[name] for sample in one.samples if name in sample.before), None)
     return command.before(name) if seen is None else seen
 
@@ -133,7 +136,7 @@ def _final(found: Found) -> Final:
     """What is kept; if all of it together was not faster after all, the first that was proven."""
     if not found.kept:
         return Final({}, None, None, None)
-    last = found.final
+    last = found.final or (found.kept[0] if len(found.kept) == 1 else None)
     if last is not None and not last.is_kept:
         last = found.kept[0]
     if last is None or last.judgement is None:
@@ -143,13 +146,19 @@ def _final(found: Found) -> Final:
     return Final(dict(last.knobs), interval.ratio, interval.low, interval.high)
 
 
-def _step(sample: Sample) -> float:
-    assert sample.step_s is not None
-    return sample.step_s
+def _gain(found: Found, final: Final) -> float:
+    """What is kept brings: as measured together, else what each brought beside those before it."""
+    return final.ratio or prod(one.ratio for one in found.kept)
 
 
-def _per_s(sample: Sample) -> float | None:
-    return sample.batch_size / _step(sample) if sample.batch_size else None
+def _own_step_s(found: Found) -> float:
+    """Of all runs of the user's own configuration: one of them alone may have had company."""
+    return median(sample.step_s for sample in found.own if sample.step_s is not None)
+
+
+def _per_s(found: Found) -> float | None:
+    size = found.first.batch_size if found.first else None
+    return size / _own_step_s(found) if size else None
 
 
 def _context(found: Found, contest: Contest, request: Request, started_s: float, *, interrupted: bool) -> TuningContext:
@@ -182,7 +191,7 @@ def _epoch_s(found: Found, ratio: float) -> float | None:
     facts = found.first.loader if found.first else None
     if found.first is None or facts is None or facts.length is None:
         return None
-    return _step(found.first) * facts.length / ratio + _besides_s(found.said)
+    return _own_step_s(found) * facts.length / ratio + _besides_s(found.said)
 
 
 def _besides_s(said: Diagnosis | None) -> float:
@@ -208,7 +217,7 @@ def _limits(said: Diagnosis | None) -> PhysicalLimits | None:
 def _goal(target_s: float | None, found: Found, final: Final, limits: PhysicalLimits | None) -> Goal | None:
     if target_s is None:
         return None
-    epoch_s = _epoch_s(found, final.ratio or 1.0)
+    epoch_s = _epoch_s(found, _gain(found, final))
     if epoch_s is None:
         return Goal(target_s, None, "the epoch's length is not known")
     kept = "with what was kept" if final.knobs else "as it is"
@@ -220,8 +229,17 @@ def _goal(target_s: float | None, found: Found, final: Final, limits: PhysicalLi
     floor = f"with data for free the model alone takes {limits.compute_epoch_s:.0f} s"
     if limits.compute_epoch_s > target_s:
         return Goal(target_s, False, f"{takes}; {floor}", reached=False)
-    todo = found.said.findings[0].fix if found.said and found.said.findings else "no cause was found"
-    return Goal(target_s, True, f"{takes}; {floor}, so the ceilings allow it: {todo}", reached=False)
+    return Goal(target_s, True, f"{takes}; {floor}, so the ceilings allow it: {_todo(found)}", reached=False)
+
+
+def _todo(found: Found) -> str:
+    """What the first cause asks for that was not tried."""
+    tried = {name for one in found.done for name in one.knobs}
+    for finding in found.said.findings if found.said else ():
+        for candidate in finding.candidates:
+            if candidate.kind != "knob" or candidate.knob not in tried:
+                return candidate.text
+    return "no cause is left that was not tried"
 
 
 # ---- besides knobs ------------------------------------------------------------------------------------------
@@ -229,7 +247,7 @@ def _goal(target_s: float | None, found: Found, final: Final, limits: PhysicalLi
 
 def _alternatives(found: Found, final: Final) -> Iterator[Alternative]:
     """What is not a knob, with sizes where they are known."""
-    said, epoch_s = found.said, _epoch_s(found, final.ratio or 1.0)
+    said, epoch_s = found.said, _epoch_s(found, _gain(found, final))
     if said is not None:
         yield from _from_findings(said)
     size = _data_bytes(found)

@@ -70,17 +70,20 @@ def wishes(command: Command, texts: Sequence[str], *, keep_results: bool) -> Wis
     for text in texts:
         name, values = _split(text)
         found = [value.strip() for value in values.split(",")]
-        if found == [SEARCH] and getattr(like(name), "name", "") == "batch_size" and name not in command.placeholders:
-            command.parse(name, "1")
+        searches = found[-1] == SEARCH and getattr(like(name), "name", "") == "batch_size"
+        if searches:
+            found.pop()
+            _check_search(command, name, found)
             search.append(name)
-        else:
-            parsed = [command.parse(name, value) for value in found]
-            if name in command.placeholders:
-                start[name], *parsed = parsed
-            asked += [{name: value} for value in parsed if value != command.before(name)]
-        if keep_results and command.changes_results(name) and (search or asked):
+        parsed = [command.parse(name, value) for value in found]
+        if name in command.placeholders:
+            start[name], *parsed = parsed
+        own = [{name: value} for value in parsed if value != command.before(name)]
+        if keep_results and command.changes_results(name) and (searches or own):
             raise UsageError(f"{name} can change what is trained; leave it or --keep-results out")
+        asked += own
     _check_filled(command, start)
+    _check_keys(command, asked)
     return Wishes(start, tuple(asked), tuple(search))
 
 
@@ -89,6 +92,20 @@ def _split(text: str) -> tuple[str, str]:
     if not equals or not values.strip():
         raise UsageError(f"--knob {text} has no values; write --knob {name.strip()}=VALUE,VALUE")
     return name.strip(), values
+
+
+def _check_search(command: Command, name: str, values: Sequence[str]) -> None:
+    command.parse(name, "1")
+    if name in command.placeholders and not values:
+        raise UsageError(f"{name}={SEARCH} needs a size for the reference first; write --knob {name}=32,{SEARCH}")
+
+
+def _check_keys(command: Command, asked: Sequence[Mapping[str, Value]]) -> None:
+    """A key that cannot be changed by itself is said now, not when its trial is due."""
+    for knobs in asked:
+        keys = command.config_keys(knobs)
+        if keys and command.config is not None:
+            command.config.changed(keys)
 
 
 def _check_filled(command: Command, start: Mapping[str, Value]) -> None:
