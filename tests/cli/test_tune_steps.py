@@ -222,3 +222,27 @@ def test_a_key_of_a_config_file_is_simulated_and_refused_like_the_knob_that_it_i
     assert found.done[0].predicted_ratio is not None
     assert found.done[0].verdict[0] == "unsafe"
     assert {"train.num_workers": 2**40} not in contest.measured
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_what_is_planned_goes_through_the_config_file_where_the_script_reads_it_there(
+    tmp_path: Path, heard: bool
+) -> None:
+    class Configured(Made):
+        def _measure(self, wanted: Mapping[str, Value], knobs: Mapping[str, Value]) -> Entry:
+            workers = wanted.get("num_workers", wanted.get("train.num_workers", 0) if heard else 0)
+            return replace(super()._measure({"num_workers": workers}, knobs), knobs=dict(wanted))
+
+    path = tmp_path / "exp.yaml"
+    path.write_text("train:\n  num_workers: 0  # for now\n  prefetch: 2\n")
+    contest = Configured(tmp_path, shared, budget_s=1e5)
+    contest.command = Command(["python", str(path)], path)
+    found = investigation(contest).run()
+    assert found.final is not None
+    name = "train.num_workers" if heard else "num_workers"
+    assert int(found.final.knobs[name] or 0) >= 8
+    told = [one.verdict for one in found.done if "train.num_workers" in one.knobs]
+    assert heard or told[0] == (
+        "revert",
+        "train.num_workers does not reach the loader, which has num_workers=0 all the same",
+    )

@@ -78,6 +78,12 @@ class Command:
             words = tuple(_redirected(word, self.config.path, copy) for word in words)
         return Ready(words, attached)
 
+    def key_of(self, name: str, now: Value) -> str | None:
+        """The one key of the config file that is a knob, by its name and by what it holds; None if it is not clear."""
+        values = self.config.values.items() if self.config is not None else ()
+        keys = [key for key, value in values if like(key) is KNOBS[name] and (type(value), value) == (type(now), now)]
+        return keys[0] if len(keys) == 1 and keys[0] not in self.placeholders else None
+
     def config_keys(self, knobs: Mapping[str, Value]) -> dict[str, Value]:
         """Those of the knobs that are keys of the config file."""
         return {n: v for n, v in knobs.items() if n not in self.placeholders and self.has_key(n)}

@@ -54,6 +54,8 @@ class Candidate:
     references: list[Sample] = field(default_factory=list)
     predicted_ratio: float | None = None
     seconds: float = 0.0
+    expects: Mapping[str, Value] = field(default_factory=dict)
+    """What the loader must have, because a key of the config file was taken for the knob that sets it."""
 
     @property
     def is_open(self) -> bool:
@@ -283,7 +285,7 @@ class Contest:
         sample = self.run(one.knobs)
         one.seconds += self.spent_s - before_s
         one.samples.append(sample)
-        one.failure = _failure(sample, self.references[-1] if self.references else None)
+        one.failure = _failure(sample, self.references[-1] if self.references else None) or _unheard(one, sample)
 
     def _predict(self, one: Candidate, reference: Sample) -> int | None:
         """Say what it will bring, where nobody has yet; returns the memory that it is simulated to take."""
@@ -361,6 +363,15 @@ def _failure(sample: Sample, reference: Sample | None) -> tuple[Decision, str] |
         return "unsafe", f"it took {peak / total:.0%} of the device's memory, which leaves no headroom"
     if sample.step_s is None:
         return "revert", sample.outcome.reason if ending != "finished" else f"only {sample.steps} steps were seen"
+    return None
+
+
+def _unheard(one: Candidate, sample: Sample) -> tuple[Decision, str] | None:
+    """A key that the script does not read for its loader is none of the knobs."""
+    for name, value in one.expects.items():
+        has = getattr(sample.loader, name, None)
+        if sample.loader is not None and has != value:
+            return "revert", f"{', '.join(one.knobs)} does not reach the loader, which has {name}={has} all the same"
     return None
 
 

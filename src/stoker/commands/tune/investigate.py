@@ -173,8 +173,24 @@ class Investigation:
             self.found.ended = f"the budget was spent before {_knobs(waiting[0].knobs)} could be tried"
             return None
         width = min(WIDEST, max(1, room // LOOKS[0] - 1))  # so many can be looked at as the rule says
-        return [Candidate(i.knobs, i.hypothesis, i.cause, i.gain_max, predicted_ratio=i.predicted_ratio)
-                for i in waiting[:width]]  # fmt: skip
+        return [self._candidate(idea) for idea in waiting[:width]]
+
+    def _candidate(self, idea: Idea) -> Candidate:
+        """What is planned goes through the user's config file, where that has a place for it: it can become a patch."""
+        keys = {} if idea.hypothesis == ASKED else {name: self._key_of(name) for name in idea.knobs}
+        knobs = {keys.get(name) or name: value for name, value in idea.knobs.items()}
+        expects = {name: idea.knobs[name] for name, key in keys.items() if key}
+        return Candidate(
+            knobs, idea.hypothesis, idea.cause, idea.gain_max, predicted_ratio=idea.predicted_ratio, expects=expects
+        )
+
+    def _key_of(self, name: str) -> str | None:
+        facts = self.found.first.loader if self.found.first else None
+        if not hasattr(facts, name):
+            return None
+        key = self.contest.command.key_of(name, getattr(facts, name))
+        unheard = any(key in one.knobs for one in self.found.done if one.expects and one.failure)
+        return None if unheard else key
 
     def _waiting(self) -> list[Idea]:
         tried = [dict(one.knobs) for one in self.found.done if not self._may_be_set_now(one)]
@@ -196,7 +212,9 @@ class Investigation:
         return idea.knobs == own or all(self.contest.base.get(name, ...) == idea.knobs[name] for name in idea.knobs)
 
     def _may_be_set_now(self, one: Candidate) -> bool:
-        """True if a knob could not be set beside what there was, and there is something else now."""
+        """True if it was not really tried: it could not be set beside what there was, or did not reach the loader."""
+        if one.expects and one.failure is not None and one.samples:
+            return one.samples[-1].step_s is not None
         return any(sample.refused for sample in one.samples) and dict(one.base) != self.contest.base
 
     def _searched(self, tried: Sequence[Mapping[str, Value]]) -> list[Idea]:
