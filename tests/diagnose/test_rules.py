@@ -606,3 +606,11 @@ def test_a_loop_that_gets_its_data_by_hand_is_told_what_that_costs(wait_s: float
     timed = Probes(replays=(Replay(10, 10 * STEP_S, 10 * cpu_s, 0.0, None, None, 0, None),))
     run = facts(facts=None, workers=0, real=None, device_step_s=None, wait_s=wait_s, probes=timed, **rest)
     assert set(found(run)) == ({cause} if cause else set())
+
+
+def test_threads_that_spin_while_others_have_the_cores_do_not_hide_many_tiny_operations() -> None:
+    """A step of 17 ms took 0.7 s of the processor, most of the time: what the quickest replay took is its work."""
+    inspection = inspected(ops=2279, flops=9.5e6, moved_bytes=5e7)
+    replays = tuple(Replay(4, 4 * s, 4 * s, 0.0, None, None, 0, None) for s in (0.7, 0.032, 0.83))
+    spun = facts(device_step_s=None, main_cpu_s=0.7, probes=Probes(inspection=inspection, replays=replays))
+    assert "launch-bound" in found(phases(spun, forward=0.05, backward=0.05))

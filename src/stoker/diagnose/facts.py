@@ -84,6 +84,12 @@ class Facts:
         return self.step_s / max(new_step_s, floor, 1e-9)
 
     @property
+    def quick_cpu_s(self) -> float | None:
+        """`main_cpu_s` of the replay that was disturbed least: threads that spin while they wait only add to it."""
+        cpus = [one.cpu_s / one.steps for one in self.probes.replays if one.steps and not one.known]
+        return None if self.main_cpu_s is None else min([self.main_cpu_s, *cpus])
+
+    @property
     def main_s(self) -> float:
         """What stays on the main thread however batches are made: the loop's own work, and the sampler's."""
         rest_s = self.compute_s if self.compute_s is not None else self.step_s - self.wait_s

@@ -182,19 +182,20 @@ def launch_bound(facts: Facts) -> Finding | None:
 
 def _launched_here(facts: Facts, inspected: Inspection) -> Finding | None:
     """The same where the host is the device: tensors so small that their work is next to nothing."""
-    if inspected.moved_bytes is None or inspected.ops < TINY_OPS or facts.main_cpu_s is None:
+    cpu_s = facts.quick_cpu_s
+    if inspected.moved_bytes is None or inspected.ops < TINY_OPS or not cpu_s:
         return None
     work_s = inspected.moved_bytes / HOST_BYTES_PER_S + inspected.flops / HOST_FLOPS_PER_S
     work_s /= inspected.batch_share or 1.0  # batches of different lengths: one was inspected, all are timed
-    launched = 1 - work_s / facts.main_cpu_s
+    launched = 1 - work_s / cpu_s
     model_s = sum(facts.step_part(name) for name in MODEL)
     gain = facts.host_gain(model_s * launched)
-    if launched < LAUNCHED or facts.main_cpu_s > LAUNCH_S * inspected.ops or gain < GAIN:
+    if launched < LAUNCHED or cpu_s > LAUNCH_S * inspected.ops or gain < GAIN:
         return None
     return finding(
         "launch-bound",
         ("operations in a step", float(inspected.ops), ""),
-        ("host for one operation", facts.main_cpu_s / inspected.ops, "s"),
+        ("host for one operation", cpu_s / inspected.ops, "s"),
         ("bytes that one works on", inspected.moved_bytes / inspected.ops, "B"),
         ("their work, at most, of a step", 1 - launched, "share"),
         gain=gain,
