@@ -59,3 +59,10 @@ def test_another_batch_size_is_told_with_what_a_step_holds() -> None:
     trial = dataclasses.replace(made.trials[0], reference_step_s=0.05, step_s=0.1, reference_batch=8, batch=64)
     told = decision.markdown(dataclasses.replace(made, trials=(trial,)))
     assert "50 ms a step of 8 samples → 100 ms a step of 64" in told
+
+
+def test_the_analysis_says_what_became_of_the_wait_for_data() -> None:
+    made = tuning()
+    trial = dataclasses.replace(made.trials[0], reference_wait_share=0.93, wait_share=0.41)
+    told = decision.markdown(dataclasses.replace(made, trials=(trial,)))
+    assert "waiting for data took 93% of a step before, 41% after" in told

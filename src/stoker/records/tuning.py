@@ -104,6 +104,8 @@ class Trial:
     step_s: float | None = None
     reference_batch: int | None = None  # samples in a batch of the reference
     batch: int | None = None
+    reference_wait_share: float | None = None  # of steady steps of the reference, waiting for data
+    wait_share: float | None = None
     loss: LossCheck | None = None
     seconds: float = 0.0  # what trying it took
 

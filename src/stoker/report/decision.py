@@ -248,6 +248,8 @@ def _expectation(trial: Trial) -> str:
 
 
 def _analysis(trial: Trial) -> Iterator[str]:
+    if trial.wait_share is not None and trial.reference_wait_share is not None:
+        yield f"waiting for data took {trial.reference_wait_share:.0%} of a step before, {trial.wait_share:.0%} after"
     if trial.prediction_error is not None:
         side = "too high" if trial.prediction_error > 0 else "too low"
         yield f"the simulation was {abs(trial.prediction_error):.0%} {side}"

@@ -76,6 +76,7 @@ class Sample:
     first_batch_s: float | None = None
     device: str | None = None
     ended_itself: bool = False  # it was over before it had been watched for as long as wanted
+    wait_share: float | None = None  # of steady steps, waiting for data
 
     @property
     def is_short(self) -> bool:
@@ -215,7 +216,14 @@ def _sample(place: Path, outcome: Outcome) -> Sample:
         first_batch_s=parts.first_batch_s if parts else None,
         device=track.device,
         ended_itself=finished and not (place / ENOUGH).exists(),
+        wait_share=_wait_share(named),
     )
+
+
+def _wait_share(named: Attribution) -> float | None:
+    steps = [named.steps[i] for i in named.steady.steps] if named.steady else []
+    seconds = sum(step.seconds for step in steps)
+    return sum(step.parts.get("data_wait", 0.0) for step in steps) / seconds if seconds else None
 
 
 def _tail(output: Path) -> str:

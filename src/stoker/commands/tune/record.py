@@ -1,6 +1,6 @@
 """What an investigation found, as the one record that every report is made from."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from statistics import median
@@ -26,7 +26,6 @@ from stoker.sizes import format_bytes
 from stoker.trial.command import Command
 from stoker.trial.contest import Candidate, Contest
 from stoker.trial.limits import free_bytes
-from stoker.trial.measure import Sample
 
 MOST_FILES = 100_000
 DEVICES = 2
@@ -89,10 +88,12 @@ def trial(found: Found, number: int, one: Candidate, command: Command) -> Trial:
         prediction_error=error,
         rounds=tuple(one.rounds),
         noise=found.noises.get(number),
-        reference_step_s=_median_step(one.references),
-        step_s=_median_step(one.samples),
+        reference_step_s=_median([sample.step_s for sample in one.references]),
+        step_s=_median([sample.step_s for sample in one.samples]),
         reference_batch=one.references[-1].batch_size if one.references else None,
         batch=one.samples[-1].batch_size if one.samples else None,
+        reference_wait_share=_median([sample.wait_share for sample in one.references]),
+        wait_share=_median([sample.wait_share for sample in one.samples]),
         loss=found.losses.get(number),
         seconds=one.seconds,
     )
@@ -112,9 +113,9 @@ def _one(values: Mapping[str, Value]) -> Value:
     return ", ".join(str(value) for value in values.values())
 
 
-def _median_step(samples: list[Sample]) -> float | None:
-    steps = [sample.step_s for sample in samples if sample.step_s is not None]
-    return median(steps) if steps else None
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def _reference_knobs(found: Found, request: Request) -> dict[str, Value]:
