@@ -162,11 +162,14 @@ def test_a_resumed_epoch_goes_on_as_if_never_interrupted_and_so_do_later_ones(
             iterator = iter(first)
             begun = [check(next(iterator)) for _ in range(stop)]
             state = first.state_dict()
-        with Loader(source, batch_size, True, window=window) as second:
-            second.load_state_dict(state)
-            later = [] if stop == len(whole) else read(second)
-            assert begun + later == expected[0]
-            assert [read(second), read(second)] == expected[1:]
+        for sets_epoch in (False, True):
+            with Loader(source, batch_size, True, window=window) as second:
+                second.load_state_dict(state)
+                if sets_epoch:
+                    second.set_epoch(0)
+                later = [] if stop == len(whole) and not sets_epoch else read(second)
+                assert begun + later == expected[0]
+                assert [read(second), read(second)] == expected[1:]
 
 
 @kinds

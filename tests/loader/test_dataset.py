@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -284,6 +285,16 @@ def test_an_exception_in_the_dataset_is_the_users_own(workers: int) -> None:
         list(loader)
 
 
+class Stops(Squares):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        raise StopIteration(index)
+
+
+def test_a_dataset_that_raises_the_end_of_iteration_does_not_end_the_epoch() -> None:
+    with Loader(Stops(4), 2) as loader, pytest.raises(errors.LoaderError, match="StopIteration was raised"):
+        list(loader)
+
+
 def test_arguments_that_do_not_apply_are_refused() -> None:
     with pytest.raises(errors.UsageError, match="window does not apply to a torch Dataset"):
         Loader(Squares(4), 2, window=3)
@@ -295,6 +306,30 @@ def test_arguments_that_do_not_apply_are_refused() -> None:
         Loader(Squares(4), 2, device="nowhere")
     with Loader(Squares(4), 2, in_order=False) as loader, pytest.raises(errors.UsageError, match="in_order=False"):
         loader.state_dict()
+
+
+@pytest.mark.parametrize("path", ["shards/*.npy", Path("shards"), b"shards"])
+def test_a_path_in_place_of_what_it_opens_is_refused(path: Any) -> None:
+    with pytest.raises(errors.UsageError, match=r"is a path; did you mean stoker\.Loader\(stoker\.open\("):
+        Loader(path, 4)
+
+
+@pytest.mark.parametrize(
+    ("data", "how", "says"),
+    [
+        (None, {}, r"data is None; expected what stoker\.open returned, or a torch Dataset"),
+        (5, {}, "data is 5; expected"),
+        (iter([1]), {}, "data is <list_iterator .*; expected"),
+        ([1, 2], {"shuffle": "ful"}, "shuffle is 'ful'; expected None, True, False or 'full'"),
+        ([1, 2], {"batch_sampler": [[0]], "batch_size": 2}, "batch_sampler makes the batches; leave batch_size"),
+        ([1, 2], {"batch_sampler": [[0]], "drop_last": True}, "batch_sampler makes the batches; leave"),
+        ([1, 2], {"batch_size": None, "drop_last": True}, "batch_size is None, so that there is no last batch"),
+        (Count(), {"batch_size": None, "drop_last": True}, "batch_size is None, so that there is no last batch"),
+    ],
+)
+def test_what_dataloader_could_not_load_either_is_refused(data: Any, how: dict[str, Any], says: str) -> None:
+    with pytest.raises(errors.UsageError, match=says):
+        Loader(data, **how)
 
 
 def test_a_million_samples_are_ordered_without_a_python_list() -> None:

@@ -20,6 +20,8 @@ from loader.sources import check, npy, records
 from stoker import errors
 from stoker.loader.front import Loader
 
+FIELDS = ("id", "odd", "half", "big")
+
 
 def read_into(got: list[int], batches: Iterator[Any]) -> None:
     for batch in batches:
@@ -181,6 +183,21 @@ def test_a_wrong_argument_is_answered_in_one_line(tmp_path: Path, arguments: dic
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
+@pytest.mark.parametrize("given", [np.arange(5), [1, 2], []])
+def test_an_order_of_the_users_own_is_refused_for_a_source(tmp_path: Path, name: str, given: Any) -> None:
+    how: dict[str, Any] = {name: given}
+    with pytest.raises(errors.UsageError, match=f"^{name} does not apply to a source that stoker.open opened"):
+        Loader(npy(tmp_path, [10]), 2, **how)
+
+
+def test_a_batch_that_memory_cannot_hold_is_refused_with_both_sizes(tmp_path: Path) -> None:
+    source = npy(tmp_path, [60_000])
+    with pytest.raises(errors.UsageError, match=r"a batch of 60000 rows takes about 1\.\d MB, and memory is 1\.0 MB"):
+        Loader(source, 60_000, memory="1MiB")
+    Loader(source, 10**9, memory="16MiB").close()  # no more rows than there are
+
+
 def test_ranks_that_would_get_fewer_batches_are_warned_of(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="1 samples remain for the last batch of 2 ranks"):
         Loader(npy(tmp_path, [9]), 1, rank=0, world_size=2).close()
@@ -247,6 +264,27 @@ def test_a_plain_array_has_one_field(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", array)
     with Loader(stoker.open(tmp_path), 10) as loader:
         np.testing.assert_array_equal(next(iter(loader))["data"], array)
+
+
+def test_records_with_more_than_one_axis_come_field_by_field(tmp_path: Path) -> None:
+    array = records(0, 60).reshape(10, 2, 3)
+    np.save(tmp_path / "x.npy", array)
+    with Loader(stoker.open(tmp_path), 4, True, threads=1) as loader:
+        for _ in range(3):
+            batches = list(loader)
+            got = {name: np.concatenate([batch[name] for batch in batches]) for name in FIELDS}
+            rows = got["id"][:, 0, 0] // 6
+            assert sorted(rows) == list(range(10))
+            for name in FIELDS:
+                np.testing.assert_array_equal(got[name], array[name][rows])
+    with Loader(stoker.open(tmp_path, columns=["big"]), 10) as loader:
+        assert {name: value.shape for name, value in next(iter(loader)).items()} == {"big": (10, 2, 3)}
+
+
+def test_no_column_at_all_is_refused(tmp_path: Path) -> None:
+    npy(tmp_path, [8])
+    with pytest.raises(errors.UsageError, match="columns is empty; expected some of id, odd, half, big"):
+        stoker.open(tmp_path, columns=[])
 
 
 def test_the_main_threads_core_count_is_left_alone(tmp_path: Path) -> None:

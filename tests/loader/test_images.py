@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import simplejpeg
 import torch
@@ -347,3 +349,41 @@ def test_a_staged_part_is_not_staged_again_also_when_pickled(tmp_path: Path) -> 
     for one in (part, pickle.loads(pickle.dumps(part))):
         with pytest.raises(errors.UsageError, match="open the whole source"):
             one.stage(2)
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({"c000/00000.png": "a", "c000/00001.png": 1}, "the labels cannot be read .*expected text keys and labels"),
+        ({"c000/00000.png": 2**63}, "the labels cannot be read"),
+        ({5: 1}, "the labels cannot be read"),
+    ],
+)
+def test_labels_that_are_no_labels_are_refused(tmp_path: Path, table: Any, says: str) -> None:
+    pictures(tmp_path, [2])
+    with pytest.raises(errors.UsageError, match=says):
+        stoker.open(tmp_path, size=SIDE, labels=table)
+
+
+def test_labels_of_a_file_that_are_too_large_are_refused(tmp_path: Path) -> None:
+    pictures(tmp_path / "photos", [2])
+    labels = pa.table({"key": ["c000/00000.png"], "label": pa.array([2**63], pa.uint64())})
+    pq.write_table(labels, tmp_path / "labels.parquet")
+    with pytest.raises(errors.UsageError, match=r"the labels of .*labels\.parquet do not fit into 64 bits with a sign"):
+        stoker.open(tmp_path / "photos", size=SIDE, labels=tmp_path / "labels.parquet")
+
+
+def test_a_16_bit_png_keeps_its_shades() -> None:
+    ramp = np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16)
+    expected = (ramp >> 8).astype(np.uint8)
+    np.testing.assert_array_equal(decode(encoded(ramp, "png"), (64, 64)), np.stack([expected] * 3, -1))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_an_image_whose_numbers_have_no_white_is_named(tmp_path: Path, dtype: Any) -> None:
+    Image.fromarray(np.ones((8, 8), dtype)).save(tmp_path / "a.png", "tiff")
+    with (
+        Loader(stoker.open(tmp_path, size=8), 1) as loader,
+        pytest.raises(errors.CorruptError, match=r"a\.png.*its pixels are of Pillow's mode (F|I), in which no number"),
+    ):
+        next(iter(loader))

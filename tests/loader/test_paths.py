@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import stoker
-from loader import scans, sources
+from loader import scans, sources, texts
 from stoker import errors
 from stoker.loader.front import Loader
 from stoker.loader.source.interface import Ragged, Source
@@ -107,3 +107,74 @@ def test_what_is_no_way_to_treat_errors_is_refused(tmp_path: Path, kind: str) ->
     write(tmp_path / "data", [5])
     with pytest.raises(errors.UsageError, match="on_error is 'skipp'; expected 'raise' or 'skip'"):
         stoker.open(tmp_path / "data", on_error="skipp", **how)  # type: ignore[arg-type]
+
+
+def _texts(folder: Path, sizes: Sequence[int]) -> None:
+    folder.mkdir()
+    for number, rows in enumerate(sizes):
+        texts.write(folder / f"{number:03}.jsonl", [texts.words(row) for row in range(rows)])
+
+
+def _scans(write: Write) -> Write:
+    """Only the volumes, without their labels."""
+
+    def volumes(folder: Path, sizes: Sequence[int]) -> None:
+        write(folder.with_name("scans"), sizes)
+        (folder.with_name("scans") / "vol").rename(folder)
+
+    return volumes
+
+
+LINKS: dict[str, tuple[Write, str, dict[str, Any]]] = {
+    "npy": (sources.npy, "zzz.npy", {}),
+    "parquet": (sources.parquet, "zzz.parquet", {}),
+    "images": (sources.pictures, "c001/zzz.png", {"size": sources.SIDE}),
+    "cached images": (sources.pictures, "c001/zzz.png", {"size": sources.SIDE, "cache": "cache"}),
+    "tiff": (_scans(scans.tiff), "zzz.tif", {"patch": scans.PATCH, "sampling": "grid"}),
+    "zarr": (_scans(scans.zarr), "zzz.zarr", {"patch": scans.PATCH, "sampling": "grid"}),
+    "text": (_texts, "zzz.jsonl", {"length": 9, "tokenizer": "tokenizer0.json", "cache": "cache"}),
+}
+
+
+@pytest.mark.parametrize("kind", LINKS)
+def test_a_link_to_a_file_that_was_not_fetched_is_named_or_listed_and_never_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    write, name, how = LINKS[kind]
+    texts.tokenizer(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "data", [5, 4])
+    whole = len(stoker.open("data", **how))
+    (tmp_path / "data" / name).symlink_to("/annex/objects/zzz")
+    how = how | ({"relist": True} if kind == "cached images" else {})
+    globs = [] if "images" in kind else [f"data/*{Path(name).suffix}"]
+    for path in ["data", *globs]:
+        says = rf"{name}: is a link to /annex/objects/zzz, which is not there; fetch it"
+        with pytest.raises(errors.VanishedError, match=says):
+            stoker.open(path, **how)
+        source = stoker.open(path, on_error="skip", **how)
+        for one in (source, pickle.loads(pickle.dumps(source))):
+            assert (len(one), [Path(left.path).name for left in one.skipped]) == (whole, [Path(name).name])
+            assert "is a link to /annex/objects/zzz" in one.skipped[0].reason
+
+
+def test_images_that_a_table_does_not_name_need_not_be_fetched(tmp_path: Path) -> None:
+    sources.pictures(tmp_path, [3])
+    (tmp_path / "c000" / "zzz.png").symlink_to("/annex/objects/zzz")
+    assert len(stoker.open(tmp_path, size=8, labels={"c000/00000.png": 1})) == 1
+    with pytest.raises(errors.NoDataError, match=r"the first is c000/zzz\.png"):
+        stoker.open(tmp_path, size=8, labels={"c000/zzz.png": 1})
+
+
+@pytest.mark.parametrize("kind", ["cached images", "tiff", "text"])
+def test_a_cache_at_home_is_made_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    write, _, how = LINKS[kind]
+    indexed = {"labels": "data", "foreground": 0.5, "sampling": "uniform"} if kind == "tiff" else {}
+    how = how | indexed | {"cache": "~/cache"}
+    texts.tokenizer(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    write(tmp_path / "data", [5, 4])
+    assert len(epoch(stoker.open("data", **how)))
+    assert (tmp_path / "home" / "cache").is_dir()
+    assert not (tmp_path / "~").exists()

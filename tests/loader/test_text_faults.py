@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import stoker
-from loader.texts import tokenizer
+from loader.texts import tokenizer, words, write
 from stoker import errors
 from stoker.loader.front import Loader
 from stoker.loader.stats import Stats
@@ -149,3 +149,18 @@ def test_a_file_renamed_to_another_kind_is_tokenised_anew(tmp_path: Path) -> Non
     assert read(folder)[0] == [[0, 0]]  # two words that are no number
     (folder / "a.txt").rename(folder / "a.jsonl")
     assert read(folder)[0] == [[1]]
+
+
+def test_a_row_that_memory_cannot_hold_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", [words(0)])
+    how: dict[str, Any] = {"tokenizer": str(tokenizer(tmp_path)), "cache": tmp_path / "cache", "pack": True}
+    source = stoker.open(tmp_path / "a.jsonl", length=10**9, **how)
+    says = r"a batch of 1 row takes about 16,000\.0 MB, and memory is 2,147\.5 MB; .*fewer or shorter rows"
+    with pytest.raises(errors.UsageError, match=says):
+        Loader(source, 4)
+
+
+def test_an_end_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", [words(0)])
+    with pytest.raises(errors.UsageError, match="end is 1; expected a token's text, such as '<eos>'"):
+        stoker.open(tmp_path / "a.jsonl", tokenizer=str(tokenizer(tmp_path)), length=4, end=1)

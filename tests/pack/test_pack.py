@@ -516,3 +516,44 @@ def test_bad_sources_are_named_and_wrong_options_refused(tmp_path: Path) -> None
     evil["outputs"][0]["name"] = "../../evil.tokens"
     with pytest.raises(errors.UsageError, match="expected a plain file name"):
         plan.from_json(json.dumps(evil), "here")
+
+
+@pytest.mark.parametrize("name", ["new", "deep/new"])
+def test_a_destination_inside_the_source_is_refused(tmp_path: Path, name: str) -> None:
+    make_records(tmp_path / "src" / "deep", [9])
+    what = plan_for([str(tmp_path / "src")], Options())
+    for told in (what, plan.from_json(plan.to_json(what), "here")):
+        with pytest.raises(errors.UsageError, match=r"new is inside .*src, .*name a folder outside") as caught:
+            execute.run(told, tmp_path / "src" / name, memory_bytes=MEMORY)
+        assert "\n" not in str(caught.value)
+    assert len(list((tmp_path / "src").rglob("*"))) == 2
+    files = plan_for([str(tmp_path / "src" / "deep" / "*.npy")], Options())
+    assert execute.run(files, tmp_path / "src" / "deep" / "new", memory_bytes=MEMORY)
+
+
+def test_a_destination_at_home_is_made_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_records(tmp_path / "src", [9])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert execute.run(plan_for(["src"], Options()), Path("~/new"), memory_bytes=MEMORY)
+    assert packed_ids("records", tmp_path / "home" / "new") == list(range(9))
+    assert not (tmp_path / "~").exists()
+
+
+def test_columns_that_arrow_cannot_shuffle_are_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"v": pa.array(["a", "b"], pa.string_view())}), tmp_path / "v.parquet")
+    with pytest.raises(errors.OtherTypeError, match=r"v\.parquet: column v is string_view, which .* cannot shuffle"):
+        plan_for([str(tmp_path / "v.parquet")], Options(shuffle=True))
+    assert plan_for([str(tmp_path / "v.parquet")], Options()).rows == 2
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet", "jsonl", "tif"])
+def test_a_link_to_a_source_that_was_not_fetched_is_named(tmp_path: Path, kind: str) -> None:
+    make_records(tmp_path, [9])
+    make_rows(tmp_path, [9])
+    make_text(tmp_path, [9])
+    write_tiff(tmp_path / "0.tif", np.ones((4, 4, 4), np.uint8), photometric="minisblack")
+    (tmp_path / f"1.{kind}").symlink_to("/annex/objects/1")
+    needed: dict[str, Any] = {"jsonl": {"tokenizer": str(tokenizer(tmp_path))}, "tif": {"patch": (2, 2, 2)}}
+    with pytest.raises(errors.VanishedError, match=rf"1\.{kind}: is a link to /annex/objects/1, which is not there"):
+        plan_for([str(tmp_path / f"*.{kind}")], Options(**needed.get(kind, {})))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from PIL import Image
+from PIL import Image, ImageOps
 
 import stoker
 from loader.sources import photo
@@ -159,3 +159,24 @@ def test_the_command_says_what_it_will_do_and_does_it(photos: Path, tmp_path: Pa
     worse = CliRunner().invoke(pack, [str(photos), str(tmp_path / "low"), "--size", "48", "--quality", "20"])
     assert worse.exit_code == 0, worse.output
     assert (tmp_path / "low/cat/wide.jpg").stat().st_size < (tmp_path / "dst/cat/wide.jpg").stat().st_size
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_what_is_encoded_anew_stands_upright_as_before(tmp_path: Path, form: str) -> None:
+    turned = Image.Exif()
+    turned[0x0112], turned[0x010E] = 6, "x" * 5000
+    (tmp_path / "photos").mkdir()
+    for name, size in (("large", (400, 300)), ("small", (40, 30))):
+        Image.new("RGB", size).save(tmp_path / "photos" / f"{name}.jpg", form, exif=turned)
+    run(tmp_path / "photos", tmp_path / "out", size=(64,))
+    for path in (tmp_path / "out").glob("*.jpg"):
+        with Image.open(path) as image:
+            width, height = ImageOps.exif_transpose(image).size
+            assert (image.getexif()[0x0112], width < height) == (6, True)
+    assert (tmp_path / "out" / "large.jpg").stat().st_size < 2000
+
+
+def test_a_link_to_an_image_that_was_not_fetched_is_named(photos: Path) -> None:
+    (photos / "gone.jpg").symlink_to("/annex/objects/gone")
+    with pytest.raises(errors.VanishedError, match=r"gone\.jpg: is a link to /annex/objects/gone, which is not there"):
+        plan_for([str(photos)], Options(size=(64,)))

@@ -42,6 +42,16 @@ def most_blocks(source: Source, memory_bytes: int) -> int:
     return max(1, most)
 
 
+def check_batch(source: Source, batch_size: int, memory_bytes: int) -> None:
+    """Refuse batches that are larger than the budget itself."""
+    rows = min(batch_size, len(source))
+    if rows * source.row_bytes > memory_bytes:
+        raise UsageError(
+            f"a batch of {rows} row{'s' * (rows > 1)} takes about {rows * source.row_bytes / 1e6:,.1f} MB, and memory "
+            f"is {memory_bytes / 1e6:,.1f} MB; make batches of fewer or shorter rows, or raise memory="
+        )
+
+
 def window_blocks(source: Source, memory_bytes: int, *, shuffle: bool) -> int:
     """As many blocks as the budget allows, in windows of equal size; without shuffle, a few."""
     count, most = source.blocks.count, most_blocks(source, memory_bytes)

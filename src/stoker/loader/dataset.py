@@ -155,7 +155,7 @@ class DatasetEngine:
         if on_device is not None:  # a copy that nobody waits for needs pinned memory
             arguments = arguments | {"pin_memory": True}
         self._dataset = dataset
-        self._split = split
+        self.split = split
         self._shuffle = bool(shuffle)
         self._arguments = arguments
         self._intake = _Intake(on_device)
@@ -169,15 +169,15 @@ class DatasetEngine:
 
     def _make_order(self, seed: int) -> Order:
         # One block: any row can be read at any time, so that the shuffle is a permutation of all.
-        assert self._split is not None
-        rows = self._split.rows
+        assert self.split is not None
+        rows = self.split.rows
         return Order(EvenBlocks(rows, rows), window_blocks=1, seed=seed, shuffle=self._shuffle)
 
     def stream(self, epoch: int, position: int) -> "_Ordered | _Theirs":
         """Batches from a position on, by a DataLoader of their own: two passes at once share no worker."""
-        if self._split is None:
+        if self.split is None:
             return _Theirs(self._theirs(), epoch, position, self._intake)
-        tickets, ahead = tee(self._split.tickets(epoch, position))
+        tickets, ahead = tee(self.split.tickets(epoch, position))
         arguments = dict(self._arguments)
         if "batch_size" in arguments:  # None: samples as they are
             arguments["sampler"] = _Singles(self._order, ahead)
@@ -187,15 +187,20 @@ class DatasetEngine:
 
     def count(self) -> int:
         """Batches of an epoch."""
-        if self._split is not None:
-            return self._split.count()
+        if self.split is not None:
+            return self.split.count()
         return len(self._theirs())
 
     def is_over(self, position: int) -> bool:
         """True if an epoch ends at this position."""
-        if self._split is not None:
-            return position >= self._split.end
-        return not isinstance(self._dataset, IterableDataset) and position >= self.count()
+        if self.split is not None:
+            return position >= self.split.end
+        if isinstance(self._dataset, IterableDataset):
+            return False
+        try:
+            return position >= self.count()
+        except TypeError:  # the user's sampler does not know its length
+            return False
 
     def order_state(self) -> dict[str, Any]:
         """What decides the order, besides the seed."""
@@ -203,8 +208,8 @@ class DatasetEngine:
             raise UsageError(
                 "with in_order=False nobody knows which batches were delivered; leave it out to save a state"
             )
-        state: dict[str, Any] = {"shuffle": self._shuffle, "ours": self._split is not None}
-        if self._split is None:  # the position counts batches
+        state: dict[str, Any] = {"shuffle": self._shuffle, "ours": self.split is not None}
+        if self.split is None:  # the position counts batches
             state |= {name: self._arguments.get(name) for name in ("batch_size", "drop_last")}
             if isinstance(self._dataset, IterableDataset):  # each worker has a part of its own
                 state["num_workers"] = self._arguments["num_workers"]
@@ -213,16 +218,16 @@ class DatasetEngine:
     def restore_order(self, seed: int, state: dict[str, Any]) -> None:
         """Go on in the order of a saved state."""
         here = self.order_state()
-        if any(here.get(name) != value for name, value in state.items()):
+        if state != here:
             raise OtherSourceError(
                 f"the state was taken with {state}; this loader has {here}. Make it with the same settings"
             )
-        if self._split is not None:
+        if self.split is not None:
             self._order = self._make_order(seed)
 
     def fingerprint(self) -> dict[str, Any]:
         """The type of the dataset and its length; its contents are unknown."""
-        rows = self._split.rows if self._split is not None else None
+        rows = self.split.rows if self.split is not None else None
         kind = f"{type(self._dataset).__module__}.{type(self._dataset).__qualname__}"
         digest = hashlib.sha256(repr((kind, rows)).encode()).hexdigest()[:32]
         return {"kind": "dataset", "schema": kind, "rows": rows, "digest": digest}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stoker.errors import ClosedError, ForkedError
+from stoker.errors import ClosedError, ForkedError, LoaderError
 from stoker.loader.cores import use_one_core
 from stoker.loader.fetch import Batches, Failed
 from stoker.loader.ranks import Ticket
@@ -16,6 +16,7 @@ from stoker.loader.source.interface import Reader
 from stoker.loader.windows import Job, Ready, Windows
 
 CLOSED = "the loader is closed; make a new one, or keep it open while iterating"
+FORKED = "this iterator belongs to the parent process; call iter(loader) again in the child"
 _JOIN_S = 10.0
 _REVIEW_BATCHES = 16
 """How often concurrency and depth are reconsidered."""
@@ -38,7 +39,7 @@ class Times:
 
 
 class Stream:
-    """An endless sequence of batches. One consumer; `close` ends the threads."""
+    """An endless sequence of batches. One consumer at a time; `close` ends the threads."""
 
     def __init__(
         self,
@@ -68,6 +69,10 @@ class Stream:
         """Where threads wait that may not work now: a wake-up for work must not go to one of them."""
         self._out = threading.Condition(self._lock)
         self._closed = False
+        self._fault: BaseException | None = None
+        """Why a thread could not go on, besides what belongs to a batch."""
+        self._stopped: Job | None = None
+        """Without threads: a job that Ctrl-C ended half-way, to be done again."""
         self._pid = os.getpid()
         self.times = times
         self.threads_most = threads
@@ -126,7 +131,7 @@ class Stream:
 
     def _check(self) -> None:
         if self._pid != os.getpid():
-            raise ForkedError("this iterator belongs to the parent process; call iter(loader) again in the child")
+            raise ForkedError(FORKED)
         if self._closed:
             raise ClosedError(CLOSED)
 
@@ -137,10 +142,14 @@ class Stream:
         while self._taken not in self._made:
             if self._closed:
                 raise ClosedError("the loader was closed while its iterator waited for a batch")
+            if self._fault is not None:
+                raise self._fault
             if self.threads_most:
                 self._out.wait()
             else:
-                self._run(self._job())
+                self._stopped = self._stopped or self._job()
+                self._run(self._stopped)
+                self._stopped = None
         self.times.consumer_wait_s += time.perf_counter() - begin
 
     def _review(self) -> None:
@@ -178,7 +187,10 @@ class Stream:
 
     def _peek(self, ahead: int) -> Ticket:
         while len(self._upcoming) <= ahead:
-            self._upcoming.append(next(self._tickets))
+            try:
+                self._upcoming.append(next(self._tickets))
+            except StopIteration:  # they have no end: a fault ended them, and the consumer would take it for an epoch's
+                raise LoaderError("the sequence of batches broke off; make a new loader") from self._fault
         return self._upcoming[ahead]
 
     def _job(self) -> Job | None:
@@ -222,34 +234,47 @@ class Stream:
         return Job(lambda: self._batches.make_all(tickets, needed, self._reader), done, "gather_s")
 
     def _run(self, job: Job | None) -> None:
-        """Do a job without the lock; the caller holds it before and after."""
+        """Do a job without the lock; the caller holds it before and after.
+
+        What a job raises belongs to the consumer, at its turn; in the consumer's own thread Ctrl-C ends it at once.
+        """
         assert job is not None, "nothing to do, and nobody else is working"
         self._lock.release()
         begin = time.perf_counter()
         try:
             result = job.run()
-        except BaseException as error:  # noqa: BLE001  it belongs to the consumer, at its turn
+        except BaseException as error:
+            if not self.threads_most and not isinstance(error, Exception):
+                raise
             result = error
-        took = time.perf_counter() - begin
-        self._lock.acquire()
+        finally:
+            took = time.perf_counter() - begin
+            self._lock.acquire()
         setattr(self.times, job.stage, getattr(self.times, job.stage) + took)
         job.done(result)
         if job.stage != "gather_s":
             self._work.notify_all()
 
     def serve(self, number: int) -> None:
-        """A thread's life."""
+        """A thread's life. A fault of ours ends it, and reaches the consumer."""
         with self._lock:
-            while not self._closed:
-                may_work = number < self.threads
-                job = self._job() if may_work else None
-                if job is None:
-                    begin = time.perf_counter()
-                    (self._work if may_work else self._rest).wait()
-                    self.times.thread_idle_s += time.perf_counter() - begin
-                else:
-                    self._run(job)
-                    job = None  # a waiting thread must not keep a batch alive
+            try:
+                self._serve(number)
+            except BaseException as error:  # noqa: BLE001
+                self._fault = self._fault or error
+                self._out.notify_all()
+
+    def _serve(self, number: int) -> None:
+        while not self._closed:
+            may_work = number < self.threads
+            job = self._job() if may_work else None
+            if job is None:
+                begin = time.perf_counter()
+                (self._work if may_work else self._rest).wait()
+                self.times.thread_idle_s += time.perf_counter() - begin
+            else:
+                self._run(job)
+                job = None  # a waiting thread must not keep a batch alive
 
     def close(self, *, join: bool = True) -> None:
         """End the threads and drop what is ready. Safe to call twice, from any thread, and in a forked child."""
@@ -260,6 +285,7 @@ class Stream:
         with self._lock:
             self._closed = True
             self._made.clear()
+            self._fault = self._stopped = None
             for waiting in (self._work, self._rest, self._out):
                 waiting.notify_all()
         if self._reader is not None:

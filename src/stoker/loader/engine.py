@@ -47,6 +47,7 @@ class SourceEngine:
         check.one_of("shuffle", shuffle, (True, False, "full"))
         check.one_of("on_error", on_error, ("raise", "skip"))
         check.one_of("ragged", ragged, ("values", "nested", "padded"))
+        budget.check_batch(source, split.batch_size, memory_bytes)
         self.source = source
         self.split = split
         self._memory_bytes = memory_bytes
@@ -142,13 +143,14 @@ class SourceEngine:
     def restore_order(self, seed: int, state: dict[str, Any]) -> None:
         """Go on in the order of a saved state."""
         here = self.order_state()
-        differ = [f"{name}={state[name]} (here {here[name]})" for name in here if state[name] != here[name]]
+        differ = [f"{name}={state.get(name)} (here {here[name]})" for name in here if state.get(name) != here[name]]
         differ = [text for text in differ if not text.startswith("window_blocks")]
         if differ:
             raise OtherSourceError(
                 f"the state was taken with {', '.join(differ)}; make the loader with the same settings"
             )
-        window = int(state["window_blocks"])
+        window: Any = state.get("window_blocks")
+        check.whole("the state's window", window, 1)
         most = max(budget.most_blocks(self.source, self._memory_bytes), self._order.window_blocks)
         if self._shuffle is True and window > most:
             raise UsageError(

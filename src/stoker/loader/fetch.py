@@ -81,14 +81,14 @@ class Batches:
             rows = pick.rows[end - size : end]
             try:
                 found.append(Made(self._finish(batch, ticket, rows), len(rows), 0, ()))
-            except BaseException as error:  # noqa: BLE001  it belongs to the consumer, at its turn
+            except Exception as error:  # noqa: BLE001  it belongs to the consumer, at its turn
                 found.append(Failed(error))
         return found
 
     def _try(self, ticket: Ticket, windows: list[Ready], reader: Reader | None) -> Made | Failed:
         try:
             return self._make(ticket, windows, reader)
-        except BaseException as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001
             return Failed(error)
 
     def _make(self, ticket: Ticket, windows: list[Ready], reader: Reader | None) -> Made:

@@ -1,5 +1,7 @@
 """`stoker.Loader`: epochs, state and figures, over an engine that makes the batches."""
 
+import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -8,10 +10,11 @@ from typing import Any, Protocol, Self
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
-from stoker.errors import ClosedError, NoDataError, OtherSourceError, UsageError
+from stoker.errors import ClosedError, ForkedError, LoaderError, NoDataError, OtherSourceError, UsageError
 from stoker.loader import budget, check, cores, ranks
 from stoker.loader.assemble import RaggedAs
 from stoker.loader.dataset import DatasetEngine
+from stoker.loader.deliver import FORKED
 from stoker.loader.engine import Shuffle, SourceEngine
 from stoker.loader.fetch import NOTHING, OnError
 from stoker.loader.ranks import Split
@@ -37,6 +40,10 @@ class Batchwise(Protocol):
 
 class Engine(Protocol):
     """What makes batches."""
+
+    @property
+    def split(self) -> Split | None:
+        """How batches fall to ranks; None where the user's sampler says."""
 
     def stream(self, epoch: int, position: int) -> Batchwise:
         """Batches from a position on."""
@@ -157,6 +164,8 @@ class Loader:
                 **ours | {"threads": threads if threads is not None else num_workers or cores.count()},
             )
         else:
+            _check_dataset(data)
+            ours["ragged"] = None if ragged == "values" else ragged
             ours["on_error"] = None if on_error == "raise" else on_error
             ours["memory"] = None if memory == budget.MEMORY_BYTES else memory
             _refuse("a torch Dataset", ours, tuple(ours))
@@ -165,6 +174,8 @@ class Loader:
         """The epoch and position at which the next iterator starts."""
         self._at = (0, 0)
         """The epoch and position behind what was delivered."""
+        self._resumed = (0, 0)
+        """The epoch and position of the state that was loaded; until an iterator starts, `set_epoch` keeps them."""
         self._latest = 0
         """The epoch of the newest iterator."""
         self._parked: Batchwise | None = None
@@ -182,6 +193,8 @@ class Loader:
         device: str | torch.device | None,
     ) -> DatasetEngine:
         """An engine that orders the dataset itself, unless the user's sampler does, or nobody can."""
+        check.one_of("shuffle", shuffle, (None, True, False, "full"))
+        _check_batches(self.batch_size, self.drop_last, theirs["batch_sampler"])
         if shuffle == "full":
             shuffle = True
         is_ours = theirs["sampler"] is None and theirs["batch_sampler"] is None
@@ -210,7 +223,7 @@ class Loader:
         self._check_open()
         epoch, position = self._at = self._next
         self._latest = epoch
-        self._next = (epoch + 1, 0)
+        self._next = self._resumed = (epoch + 1, 0)
         if self._began_s is None:
             self._began_s = time.perf_counter()
         parked, self._parked = self._parked, None
@@ -227,9 +240,13 @@ class Loader:
             raise ClosedError("the loader is closed; make a new one")
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iterator deliver this epoch. Without it, epochs count up by themselves."""
+        """Let the next iterator deliver this epoch. Without it, epochs count up by themselves.
+
+        Of the epoch in which a state stands that was just loaded, it delivers what was not yet delivered.
+        """
         check.whole("epoch", epoch, 0)
-        self._next = self._at = (epoch, 0)
+        position = self._resumed[1] if epoch == self._resumed[0] else 0
+        self._next = self._at = self._resumed = (epoch, position)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands: behind the last batch that was delivered, whatever has been fetched ahead."""
@@ -249,11 +266,17 @@ class Loader:
         _check_state(state, self._engine.fingerprint())
         self._engine.restore_order(state["seed"], state["order"])
         self.seed = state["seed"]
-        over = self._engine.is_over(state["position"])
-        self._next = self._at = (state["epoch"] + 1, 0) if over else (state["epoch"], state["position"])
         if self._parked is not None:
             self._parked.close()
             self._parked = None
+        self._stand(state["epoch"], state["position"])
+
+    def _stand(self, epoch: int, position: int) -> None:
+        """Go on from here; behind an epoch's last batch, with the next epoch."""
+        self._resumed = (epoch, position)
+        self._next = self._at = (epoch + 1, 0) if self._engine.is_over(position) else (epoch, position)
+        if self._engine.split is not None:
+            ranks.warn_if_uneven([self._engine.split.after(position)])
 
     def stats(self) -> Stats:
         """Where time went, how good the shuffle is, what it costs in memory, and what was left out."""
@@ -273,7 +296,7 @@ class Loader:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state["given"])  # type: ignore[misc]
         self._engine.restore_order(self.seed, state["order"])
-        self._next = self._at = state["at"]
+        self._stand(*state["at"])
 
     def __enter__(self) -> Self:
         return self
@@ -294,20 +317,33 @@ class Loader:
 
 
 class _Pass:
-    """One iterator. Abandoned half-way, it ends its threads when it goes."""
+    """One iterator, which several threads may share. Abandoned half-way, it ends its threads when it goes."""
 
     def __init__(self, loader: Loader, epoch: int, stream: Batchwise) -> None:
         self._loader = loader
         self._epoch = epoch
         self._stream: Batchwise | None = stream
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
 
     def __iter__(self) -> "_Pass":
         return self
 
     def __next__(self) -> Any:
+        if self._lock.locked() and self._pid != os.getpid():
+            raise ForkedError(FORKED)  # whoever holds it stayed in the parent
+        with self._lock:
+            return self._take()
+
+    def _take(self) -> Any:
         while self._stream is not None:
             try:
                 got = self._stream.get(self._epoch)
+            except StopIteration as error:  # only None is the end of an epoch
+                self._close()
+                raise LoaderError(
+                    "a batch could not be made: StopIteration was raised where it means nothing"
+                ) from error
             except Exception:
                 self._close()
                 raise
@@ -331,8 +367,22 @@ class _Pass:
 
 def _refuse(data: str, arguments: dict[str, Any], names: tuple[str, ...]) -> None:
     for name in names:
-        if arguments[name] not in (None, False, "values"):
+        if arguments[name] is not None and arguments[name] is not False:
             raise UsageError(f"{name} does not apply to {data}; leave it out{' and use map=' * (name == 'collate_fn')}")
+
+
+def _check_dataset(data: Any) -> None:
+    if isinstance(data, str | bytes | os.PathLike):
+        raise UsageError(f"{data!r} is a path; did you mean stoker.Loader(stoker.open({data!r}), …)?")
+    if not (isinstance(data, IterableDataset) or hasattr(data, "__getitem__")):
+        raise UsageError(f"data is {data!r}; expected what stoker.open returned, or a torch Dataset")
+
+
+def _check_batches(batch_size: int | None, drop_last: bool, batch_sampler: Any) -> None:
+    if batch_sampler is not None and (batch_size != 1 or drop_last):
+        raise UsageError("batch_sampler makes the batches; leave batch_size and drop_last out")
+    if batch_size is None and drop_last:
+        raise UsageError("batch_size is None, so that there is no last batch; leave drop_last out")
 
 
 def _split(rows: int, batch_size: int, drop_last: bool, rank: int, world_size: int) -> Split:
@@ -348,14 +398,17 @@ def _split(rows: int, batch_size: int, drop_last: bool, rank: int, world_size: i
 
 
 def _check_state(state: dict[str, Any], here: dict[str, Any]) -> None:
-    if not isinstance(state, dict) or not {"version", "epoch", "position", "seed", "order", "source"} <= set(state):
+    is_state = isinstance(state, dict) and {"version", "epoch", "position", "seed", "order", "source"} <= set(state)
+    if not is_state or not all(isinstance(state[name], dict) for name in ("order", "source")):
         raise UsageError(f"this is no state of a loader: {str(state)[:80]}; give what state_dict() returned")
     if state["version"] != STATE_VERSION:
         raise UsageError(f"the state has version {state.get('version')!r}; expected {STATE_VERSION}")
+    for name in ("epoch", "position", "seed"):
+        check.whole(f"the state's {name}", state[name], 0)
     there = state["source"]
-    if there["digest"] != here["digest"]:
+    if there.get("digest") != here["digest"]:
         raise OtherSourceError(f"the state belongs to another source. Saved: {_tell(there)}. Here: {_tell(here)}")
 
 
 def _tell(source: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in source.items())
+    return ", ".join(f"{key} {value}" for key, value in source.items()) or "nothing"

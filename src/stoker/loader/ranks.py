@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from stoker.errors import UsageError
@@ -34,6 +34,10 @@ class Split:
         """The position at which an epoch ends."""
         return self.rows - self.rows % (self.batch_size * self.world_size) if self.drop_last else self.rows
 
+    def after(self, position: int) -> "Split":
+        """How what remains behind a global position is split."""
+        return replace(self, rows=max(0, self.rows - position))
+
     def _divided(self, rows: int) -> tuple[int, list[int]]:
         """Whole global batches in so many rows, and the sizes of those that follow.
 
@@ -57,7 +61,7 @@ class Split:
     def epoch(self, epoch: int, position: int) -> Iterator[Ticket]:
         """The rank's batches of one epoch, from a global position on."""
         size, whole = self.batch_size, self.batch_size * self.world_size
-        full, others = self._divided(max(0, self.rows - position))
+        full, others = self._divided(self.after(position).rows)
         before, end = self.rank * size, position + full * whole
         for start in range(position, end, whole):
             yield Ticket(epoch, start + before, start + before + size, start + whole)

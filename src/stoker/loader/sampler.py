@@ -52,7 +52,8 @@ class BlockSampler(Sampler[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Let the next iterator deliver this epoch. Without it, epochs count up by themselves."""
         check.whole("epoch", epoch, 0)
-        self._next = self._at = (epoch, 0)
+        position = self._next[1] if epoch == self._next[0] else 0  # of a state that was just loaded
+        self._next = self._at = (epoch, position)
 
     def state_dict(self) -> dict[str, Any]:
         """Behind the last index that was drawn: a DataLoader with workers draws ahead of what it delivers."""
@@ -60,9 +61,14 @@ class BlockSampler(Sampler[Any]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iterator deliver the rest, on any number of ranks."""
-        if state["order"] != self._settings():
-            raise OtherSourceError(f"the state was taken with {state['order']}; this sampler has {self._settings()}")
+        if not isinstance(state, dict) or state.get("order") != self._settings():
+            taken = state.get("order") if isinstance(state, dict) else state
+            raise OtherSourceError(f"the state was taken with {taken}; this sampler has {self._settings()}")
+        for name in ("epoch", "position"):
+            check.whole(f"the state's {name}", state.get(name), 0)
         self._next = self._at = (state["epoch"], state["position"])
+        rest = (split.after(max(0, state["position"] - start)) for start, split in self._splits())
+        ranks.warn_if_uneven(rest)
 
     def _settings(self) -> dict[str, Any]:
         order = self._order

@@ -12,6 +12,7 @@ import psutil
 
 from stoker.errors import DiskFullError, UsageError
 from stoker.loader.progress import Progress
+from stoker.loader.source.paths import at_home
 from stoker.pack import staging
 from stoker.pack.kinds import Layout, layout
 from stoker.pack.plan import Plan, SourceFile, check_unchanged
@@ -24,15 +25,14 @@ def run(
     plan: Plan, destination: Path, *, memory_bytes: int = 1 << 30, threads: int | None = None, verify: bool = False
 ) -> bool:
     """Carry a plan out; False if the destination already holds its result. Killed at any point, run it again."""
-    destination = destination.resolve()  # what is renamed at the end would replace a link, not follow it
+    destination = at_home(destination).resolve()  # what is renamed at the end would replace a link, not follow it
     if staging.is_there(plan, destination):
         remains = destination.with_name(f"{destination.name}.packing")
         shutil.rmtree(remains, ignore_errors=True)
         if verify:
             _verify(plan, destination)
         return False
-    if destination.exists() and destination.samefile(Path()):
-        raise UsageError(f"{destination} is the current folder, which cannot be replaced; name a folder inside it")
+    _check_place(plan, destination)
     for file in plan.files:
         check_unchanged(file)
     kind = layout(plan.kind)
@@ -60,6 +60,18 @@ def run(
     if verify:
         _verify(plan, destination)
     return True
+
+
+def _check_place(plan: Plan, destination: Path) -> None:
+    if destination.exists() and destination.samefile(Path()):
+        raise UsageError(f"{destination} is the current folder, which cannot be replaced; name a folder inside it")
+    if any(above.is_file() for above in destination.parents):
+        return  # no folder can be made there, which is said when it is tried
+    for folder in plan.folders:
+        if Path(folder) in destination.parents:
+            raise UsageError(
+                f"{destination} is inside {folder}, and would be a part of it the next time; name a folder outside"
+            )
 
 
 def _full(destination: Path, error: Exception) -> DiskFullError:

@@ -1,6 +1,7 @@
 """Which module plans and writes which kind of data."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -40,7 +41,8 @@ def layout(kind: str) -> Layout:
 def plan_for(given: Sequence[str], options: Options) -> Plan:
     """What goes where, for the kind of data that is there."""
     kind, files = _find(given, options)
-    return layout(kind).make_plan(files, options)
+    folders = tuple(str(Path(one).resolve()) for one in given if Path(one).is_dir())
+    return replace(layout(kind).make_plan(files, options), folders=folders)
 
 
 def _find(given: Sequence[str], options: Options) -> tuple[str, list[str]]:

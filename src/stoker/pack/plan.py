@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from stoker.errors import ChangedError, UsageError
+from stoker.loader.source.paths import nbytes
 from stoker.records.codec import decode, encode
 from stoker.records.observed import Value
 
@@ -85,6 +86,8 @@ class Plan:
     outputs: tuple[Output, ...]
     writer: str
     """The library that decides the bytes."""
+    folders: tuple[str, ...] = ()
+    """Folders that were named as sources: a result inside one would be a source itself the next time."""
 
     @property
     def source_bytes(self) -> int:
@@ -131,7 +134,7 @@ def stamp(path: str) -> str:
 def size(path: str) -> int:
     """The bytes of a file, or of all files in a folder."""
     at = Path(path)
-    return at.stat().st_size if at.is_file() else sum(one.stat().st_size for one in at.rglob("*") if one.is_file())
+    return sum(one.stat().st_size for one in at.rglob("*") if one.is_file()) if at.is_dir() else nbytes(path)
 
 
 def source_file(path: str, rows: int | None) -> SourceFile:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.errors import CorruptError, EmptyFileError, NoDataError, OtherTypeError
+from stoker.loader.source.paths import nbytes
 from stoker.pack import keys
 from stoker.pack.plan import VERSION, Options, Output, Piece, Plan, count_for, source_file, split
 from stoker.pack.spill import SavedTable, TableSpill, merge
@@ -26,6 +27,8 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
     for file, one in zip(files, opened, strict=True):
         if not one.schema_arrow.equals(first):
             raise OtherTypeError(file, f"has the columns {_tell(one.schema_arrow)}; expected {_tell(first)}")
+    if options.shuffle:
+        _check_columns(files[0], first)
     rows = sum(one.metadata.num_rows for one in opened)
     if not rows:
         raise NoDataError(f"there is no row in {len(files)} files, the first of which is {files[0]}")
@@ -58,12 +61,25 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
 
 
 def _open(file: str) -> pq.ParquetFile:
-    if Path(file).stat().st_size == 0:
+    if nbytes(file) == 0:
         raise EmptyFileError(file, "the file is empty; expected Parquet")
     try:
         return pq.ParquetFile(file)
     except (OSError, pa.ArrowException) as error:
         raise CorruptError(file, f"cannot be read as Parquet ({error})") from error
+
+
+def _check_columns(file: str, schema: pa.Schema) -> None:
+    """Refuse what Arrow has no way to take rows out of."""
+    for column in schema:
+        try:
+            pa.schema([column]).empty_table().take(pa.array([], pa.int64()))
+        except pa.ArrowNotImplementedError as error:
+            raise OtherTypeError(
+                file,
+                f"column {column.name} is {column.type}, which pyarrow {pa.__version__} cannot shuffle; write it as "
+                "another type, or leave --shuffle out",
+            ) from error
 
 
 def _tell(schema: pa.Schema) -> str:

@@ -92,7 +92,7 @@ def shape(data: Any, name: str) -> tuple[int, int]:
         if is_jpeg(data):
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
         else:
-            width, height = _image(data).size
+            width, height = opened(data).size
         _check(height, width)
     except StokerError:
         raise
@@ -138,17 +138,32 @@ class Strip:
 
 
 def _pillow(data: Any) -> Pixels:
-    with _image(data) as image:
+    with opened(data) as image:
         _check(image.height, image.width)
+        if image.mode.startswith("I") or image.mode == "F":
+            return np.repeat(_high_byte(image)[..., None], 3, axis=2)
         return np.array(image.convert("RGB"))
 
 
-def _image(data: Any) -> Any:
+def _high_byte(image: Any) -> Pixels:
+    """Of 16 bits of grey the upper eight, which is what Pillow takes of 16 bits of colour."""
+    if not (image.mode.startswith("I;16") or image.format == "PNG"):
+        raise ValueError(f"its pixels are of Pillow's mode {image.mode}, in which no number is known to be white")
+    return (np.asarray(image) >> 8).astype(np.uint8)
+
+
+def opened(data: Any) -> Any:
+    """An image as Pillow sees it, not decoded yet."""
+    return pillow().open(io.BytesIO(data))
+
+
+def pillow() -> Any:
+    """Pillow's `Image`, if it is there."""
     if find_spec("PIL") is None:
         raise MissingExtraError("pillow", "images")
     from PIL import Image
 
-    return Image.open(io.BytesIO(data))
+    return Image
 
 
 def _check(height: int, width: int) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker.errors import CorruptError, DataError, EmptyFileError, OtherTypeError, UsageError
+from stoker.loader.source.paths import nbytes
 
 SUFFIXES = (".jsonl", ".ndjson", ".txt", ".parquet")
 PACKED = (".gz", ".zst")
@@ -33,7 +34,7 @@ def suffix(path: str) -> str:
 
 def batches(path: str, column: str, unit: Unit, on_bad: OnBad) -> Iterator[tuple[list[str], int]]:
     """Documents of a file in its order, some at a time, and how many bytes of it were read so far."""
-    if Path(path).stat().st_size == 0:
+    if nbytes(path) == 0:
         raise EmptyFileError(path, "the file is empty; expected text")
     kind = suffix(path)
     if kind == ".parquet":

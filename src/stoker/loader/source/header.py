@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from stoker.errors import CorruptError, EmptyFileError, OtherTypeError, TruncatedError
+from stoker.loader.source.paths import nbytes
 
 _HEADER_MOST = 1 << 16
 _MAGIC = b"\x93NUMPY"
@@ -37,8 +38,7 @@ class Header:
 
 def read_header(path: str) -> Header:
     """Parse and check a file's header; the data is not touched."""
-    size = Path(path).stat().st_size
-    if size == 0:
+    if nbytes(path) == 0:
         raise EmptyFileError(path, "the file is empty; expected a .npy header and rows")
     with Path(path).open("rb") as file:
         head = file.read(_PREFIX)

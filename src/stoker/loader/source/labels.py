@@ -53,7 +53,10 @@ def _numbered(labels: Any, where: str) -> tuple[Ints, tuple[str, ...]]:
     if labels.null_count:
         raise UsageError(f"{where} has {labels.null_count} keys without a label")
     if pa.types.is_integer(labels.type):
-        return labels.to_numpy(zero_copy_only=False).astype(np.int64), ()
+        try:
+            return labels.cast(pa.int64()).to_numpy(zero_copy_only=False), ()
+        except pa.ArrowException as error:
+            raise UsageError(f"the labels of {where} do not fit into 64 bits with a sign ({error})") from error
     if not (pa.types.is_string(labels.type) or pa.types.is_large_string(labels.type)):
         raise UsageError(f"the labels of {where} are {labels.type}; expected whole numbers or text")
     names = sorted(pc.unique(labels).to_pylist())
@@ -63,7 +66,13 @@ def _numbered(labels: Any, where: str) -> tuple[Ints, tuple[str, ...]]:
 
 def _columns(table: Table) -> tuple[Any, Any, str]:
     if isinstance(table, Mapping):
-        return pa.array(list(table), pa.large_string()), pa.array(list(table.values())), "labels"
+        try:
+            return pa.array(list(table), pa.large_string()), pa.array(list(table.values())), "labels"
+        except (pa.ArrowException, TypeError, OverflowError) as error:
+            raise UsageError(
+                f"the labels cannot be read ({error}); expected text keys and labels that are all whole numbers, or "
+                "all text"
+            ) from error
     path = Path(table)
     if not path.is_file():
         raise NoDataError(f"labels is {path}, which is not there; expected a .csv or .parquet with key and label")

@@ -5,6 +5,7 @@ the row size, straight into the batch's buffers.
 """
 
 import errno
+import math
 import mmap
 import time
 from collections.abc import Sequence
@@ -60,16 +61,23 @@ class _Column:
 
 
 def _columns(dtype: np.dtype[Any], names: Sequence[str] | None) -> list[_Column]:
+    record = dtype.base.fields
     fields = (
-        {name: (dtype.fields[name][0], dtype.fields[name][1]) for name in dtype.names or ()}
-        if dtype.fields
+        {name: (_with_axes(record[name][0], dtype.shape), record[name][1]) for name in dtype.base.names or ()}
+        if record
         else {PLAIN: (dtype, 0)}
     )
+    if names is not None and not names:
+        raise UsageError(f"columns is empty; expected some of {', '.join(fields)}")
     unknown = [name for name in names or () if name not in fields]
     if unknown:
         raise UsageError(f"no field is called {unknown[0]}; there are {', '.join(fields)}")
     chosen = list(fields) if names is None else list(names)
     return [_column(name, *fields[name]) for name in chosen]
+
+
+def _with_axes(dtype: np.dtype[Any], axes: tuple[int, ...]) -> np.dtype[Any]:
+    return np.dtype((dtype.base, (*axes, *dtype.shape)))
 
 
 def _column(name: str, dtype: np.dtype[Any], offset: int) -> _Column:
@@ -127,7 +135,10 @@ class NpySource(Source):
         self._columns = _columns(row, columns)
         self.fields = tuple(column.field for column in self._columns)
         self._offsets = np.array([column.offset for column in self._columns], np.int64)
-        self._sizes = np.array([column.row_bytes for column in self._columns], np.int64)
+        # A row with axes of its own is so many records after each other; a field is gathered from each.
+        self._records = math.prod(row.shape) if row.base.fields else 1
+        self._within = np.arange(self._records) * row.base.itemsize
+        self._sizes = np.array([column.row_bytes // self._records for column in self._columns], np.int64)
         self._stride = self._shards[0][1].row_bytes
         self.row_bytes = float(self._stride)
         self._starts = np.concatenate([[0], np.cumsum([rows for _, _, rows in self._shards])])
@@ -188,7 +199,11 @@ class NpySource(Source):
         begins = self._addresses(pick.rows)
         faults = _major_faults()
         leased = [lease(len(pick.rows), column.field.shape, column.field.dtype) for column in self._columns]
-        self._memory.parts(begins, self._offsets, self._sizes, [raw for _, raw in leased])
+        raws = [raw for _, raw in leased]
+        if self._records > 1:
+            begins = (begins[:, None] + self._within).ravel()
+            raws = [raw.view(len(begins), -1) for raw in raws]
+        self._memory.parts(begins, self._offsets, self._sizes, raws)
         for column, (tensor, _) in zip(self._columns, leased, strict=True):
             if column.swapped:
                 tensor.numpy().byteswap(inplace=True)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow.compute as pc
 
-from stoker.errors import CorruptError, NoDataError, UsageError
+from stoker.errors import CorruptError, DataError, NoDataError, UsageError
 from stoker.loader.cache import Cache, Shelf, disk_bytes, kept, locked
 from stoker.loader.source import labels as _labels
 from stoker.loader.source import paths
@@ -59,21 +59,19 @@ def open_images(
     _check_cache(cache, cache_bytes, cache_side)
     check_scheme(os.fspath(url))
     folder = local_folder(os.fspath(url)) or (None if "://" in os.fspath(url) else Path(url))
+    # A table names what is wanted: what else lies there may be as it is.
+    left_out: list[Skipped] | None = None if on_error == "raise" and labels is None else []
     if folder is not None and cache is None:
-        unnamed: list[Skipped] = []
-        source = _source(
-            list_folder(folder, unnamed if on_error == "skip" else None), labels, on_error, decoder=decoder
-        )
-        source.skipped = (*unnamed, *source.skipped)
-        return source
+        return _source(list_folder(folder, left_out), labels, on_error, left_out, decoder=decoder)
     address = os.fspath(url) if folder is None else f"file://{folder.resolve()}"
     remote = Remote(address, timeout_s=timeout_s, retries=retries, options=store_options)
     form = "" if cache_side is None else f"jpeg {QUALITY}, side {cache_side}"
-    shelf = None if cache is None else Shelf(Path(cache).absolute(), address, form)
+    shelf = None if cache is None else Shelf(paths.at_home(cache).absolute(), address, form)
     # A plain web server cannot list: a table says what there is.
     named = _labels.keys_of(labels) if labels is not None and address.startswith("http") else None
-    manifest, fresh = _listing(remote, shelf, named, relist)
-    source = _source(manifest, labels, on_error, decoder=decoder, remote=remote, requests=requests, hedge=hedge)
+    manifest, fresh = _listing(remote, shelf, named, relist, left_out)
+    how = {"decoder": decoder, "remote": remote, "requests": requests, "hedge": hedge}
+    source = _source(manifest, labels, on_error, left_out, **how)
     if shelf is not None:
         budget = None if cache_bytes is None else parse_bytes(cache_bytes, "cache_bytes", least_bytes=1 << 20)
         listed = source.manifest if named is None else manifest
@@ -81,7 +79,9 @@ def open_images(
     return source
 
 
-def _source(manifest: Manifest, labels: _labels.Table | None, on_error: str, **how: Any) -> ImageSource:
+def _source(
+    manifest: Manifest, labels: _labels.Table | None, on_error: str, left_out: list[Skipped] | None, **how: Any
+) -> ImageSource:
     lower = pc.utf8_lower(manifest.keys)
     is_image = pc.or_kleene(
         pc.match_substring_regex(lower, f"({'|'.join(s.replace('.', '[.]') for s in SUFFIXES)})$"),
@@ -94,6 +94,7 @@ def _source(manifest: Manifest, labels: _labels.Table | None, on_error: str, **h
     skipped: tuple[Skipped, ...] = ()
     if on_error == "skip":
         images, skipped = _without_empty(images)
+        skipped = (*(left_out or ()), *skipped)
     if labels is None:
         numbers, names = _labels.from_directories(images)
     else:
@@ -111,21 +112,25 @@ def _without_empty(manifest: Manifest) -> tuple[Manifest, tuple[Skipped, ...]]:
     return manifest.take(np.flatnonzero(manifest.sizes > 0)), skipped
 
 
-def _listing(remote: Remote, shelf: Shelf | None, named: list[str] | None, relist: bool) -> tuple[Manifest, bool]:
+def _listing(
+    remote: Remote, shelf: Shelf | None, named: list[str] | None, relist: bool, left_out: list[Skipped] | None
+) -> tuple[Manifest, bool]:
     """The listing, and whether it was made now. With a cache it is made once, by one of all processes.
 
     Where keys are `named`, theirs are looked up instead, and added to those of other tables.
     """
     if shelf is None:
-        return _list(remote, named), True
+        return _list(remote, named, left_out), True
     path = shelf.manifest_path if named is None else shelf.manifest_path.with_name("named.parquet")
     with locked(shelf.folder / "lock"):
         known = None if relist else _known(path)
         lacking = named if known is None else known.lacking(named or ())
         if known is not None and not lacking:
             return known, False
-        found = _list(remote, lacking) if known is None else known.joined(_list(remote, lacking))
-        shelf.try_to(lambda: found.save(path))
+        found = _list(remote, lacking, left_out)
+        found = found if known is None else known.joined(found)
+        if not left_out:  # else the next one to open it must hear of it too
+            shelf.try_to(lambda: found.save(path))
         return found, known is None
 
 
@@ -137,7 +142,10 @@ def _known(path: Path) -> Manifest | None:
         return None
 
 
-def _list(remote: Remote, named: list[str] | None) -> Manifest:
+def _list(remote: Remote, named: list[str] | None, left_out: list[Skipped] | None) -> Manifest:
+    folder = local_folder(remote.url)
+    if folder is not None:  # a store of files says nothing of links that lead nowhere
+        list_folder(folder, left_out)
     return remote.list() if named is None else remote.look_up(named)
 
 
@@ -159,31 +167,34 @@ def _shelve(
     return Cache(shelf, manifest, keep[at]), cache_bytes
 
 
-def list_folder(folder: Path, unnamed: list[Skipped] | None = None) -> Manifest:
-    """The images below a local folder, in key order. One whose name is no text is an error, or goes into `unnamed`."""
+def list_folder(folder: Path, left_out: list[Skipped] | None = None) -> Manifest:
+    """The images below a local folder, in key order.
+
+    One whose name is no text, or that is not there, is an error, or goes into `left_out`.
+    """
     if not folder.is_dir():
         raise NoDataError(f"{folder} does not exist, or is not a folder; expected a folder of images")
     listed = []
     for path in paths.walk(folder):
-        if path.suffix.lower() not in SUFFIXES or not path.is_file():
+        if path.suffix.lower() not in SUFFIXES or not paths.is_data(path):
             continue
-        key = path.relative_to(folder).as_posix()
-        if _is_utf8(key):
-            listed.append({"path": key, "size": path.stat().st_size})
-            continue
-        bad = CorruptError(os.fsencode(path).decode(errors="backslashreplace"), "its name is not UTF-8; rename it")
-        if unnamed is None:
-            raise bad
-        unnamed.append(Skipped(bad.path, 0, 1, bad.reason))
+        try:
+            listed.append({"path": _key(path, folder), "size": paths.nbytes(path)})
+        except DataError as bad:
+            if left_out is None:
+                raise
+            left_out.append(Skipped(bad.path, 0, 1, bad.reason))
     return Manifest.of(str(folder), listed)
 
 
-def _is_utf8(name: str) -> bool:
+def _key(path: Path, folder: Path) -> str:
+    key = path.relative_to(folder).as_posix()
     try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        key.encode()
+    except UnicodeEncodeError as error:
+        told = os.fsencode(path).decode(errors="backslashreplace")
+        raise CorruptError(told, "its name is not UTF-8; rename it") from error
+    return key
 
 
 def check_size(size: Any) -> tuple[int, int]:

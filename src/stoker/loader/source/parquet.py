@@ -28,7 +28,7 @@ from stoker.errors import (
 )
 from stoker.loader.source.blocks import Ints, SizedBlocks
 from stoker.loader.source.interface import Batch, Lease, Pick, Ragged, Skipped, Source
-from stoker.loader.source.paths import fingerprint
+from stoker.loader.source.paths import fingerprint, nbytes
 from stoker.loader.source.row_group import (
     ALIGN,
     Lists,
@@ -284,7 +284,7 @@ def _files_open() -> int:
 
 
 def _footer(path: str) -> tuple[Any, pa.Schema]:
-    if Path(path).stat().st_size == 0:
+    if nbytes(path) == 0:
         raise EmptyFileError(path, "the file is empty; expected Parquet")
     try:
         with pq.ParquetFile(path) as file:

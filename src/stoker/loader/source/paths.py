@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from stoker.errors import NoDataError
+from stoker.errors import NoDataError, VanishedError
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -27,9 +27,9 @@ def find(paths: Paths, suffixes: Sequence[str]) -> list[str]:
 
 def _expand(path: str, suffixes: Sequence[str]) -> list[str]:
     if Path(path).is_dir():
-        return [str(p) for p in sorted(walk(path)) if p.name.endswith(tuple(suffixes)) and p.is_file()]
+        return [str(p) for p in sorted(walk(path)) if p.name.endswith(tuple(suffixes)) and is_data(p)]
     if glob.has_magic(path) and not Path(path).exists():
-        return [p for p in sorted(glob.glob(path, recursive=True)) if Path(p).is_file()]  # noqa: PTH207  absolute or not
+        return [p for p in sorted(glob.glob(path, recursive=True)) if is_data(Path(p))]  # noqa: PTH207  absolute or not
     if not Path(path).exists():
         raise NoDataError(f"{path} does not exist; expected a file, a directory or a glob")
     return [path]
@@ -45,9 +45,31 @@ def walk(folder: str | os.PathLike[str]) -> Iterator[Path]:
         yield from (Path(at, name) for name in names)
 
 
+def is_data(path: Path) -> bool:
+    """True of a file, and of a link to one that is not there: leaving that out would lose its rows unsaid."""
+    return path.is_file() or not path.exists()
+
+
+def nbytes(path: str | os.PathLike[str]) -> int:
+    """The size of a file; one that is not there is an error that says why."""
+    at = Path(path)
+    try:
+        return at.stat().st_size
+    except OSError as error:
+        if at.exists():
+            raise
+        why = f"is a link to {at.readlink()}, which is not there; fetch it" if at.is_symlink() else "is not there"
+        raise VanishedError(str(path), f"{why}, or leave it out") from error
+
+
 def _inode(path: str) -> tuple[int, int]:
     about = Path(path).stat()
     return about.st_dev, about.st_ino
+
+
+def at_home(path: str | os.PathLike[str]) -> Path:
+    """A path with the user's folder in place of `~`."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111  Path's own fails where there is no such user
 
 
 def absolute(files: Iterable[str]) -> list[str]:

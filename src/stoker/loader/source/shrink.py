@@ -7,6 +7,7 @@ import simplejpeg
 import torch
 
 from stoker.loader.source.decode import Decoder, is_jpeg, shape
+from stoker.loader.source.exif import oriented
 
 QUALITY = 90
 
@@ -31,4 +32,4 @@ def shrunk(data: Any, side: int, name: str, quality: int = QUALITY) -> Any:
     out = torch.empty((1, 3, *size), dtype=torch.uint8)
     decoder.place(out, part[None], (None,))
     pixels = np.ascontiguousarray(out[0].permute(1, 2, 0).numpy())
-    return simplejpeg.encode_jpeg(pixels, quality=quality, colorspace="RGB", colorsubsampling="420")
+    return oriented(simplejpeg.encode_jpeg(pixels, quality=quality, colorspace="RGB", colorsubsampling="420"), data)

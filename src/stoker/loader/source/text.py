@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.errors import NoDataError, OtherTokenizerError, TruncatedError, UsageError
+from stoker.errors import DataError, NoDataError, OtherTokenizerError, TruncatedError, UsageError
 from stoker.loader.source import documents, paths, tokens
 from stoker.loader.source.blocks import EvenBlocks, Ints
 from stoker.loader.source.interface import Batch, Field, Lease, Pick, Skipped, Source
@@ -49,7 +49,9 @@ def open_text(
     batch, and `lengths`. A document that is longer is cut, or split into several rows (`long="split"`).
     """
     _check(length, pack, long, pad, documents)
-    files = paths.find(given, [*_SUFFIXES, tokens.SUFFIX])
+    if not (end is None or isinstance(end, str)):
+        raise UsageError(f"end is {end!r}; expected a token's text, such as '<eos>'")
+    files, left_out = _there(paths.find(given, [*_SUFFIXES, tokens.SUFFIX]), on_error)
     packed = [file for file in files if Path(file).suffix == tokens.SUFFIX]
     if packed and len(packed) < len(files):
         raise UsageError(f"{packed[0]} holds tokens and {(set(files) - set(packed)).pop()} text; open one kind")
@@ -63,8 +65,27 @@ def open_text(
         raise UsageError(f"{files[0]} is text; say how to tokenise it with tokenizer='tokenizer.json'")
     else:
         recipe = Recipe(tokenizer_text(tokenizer), column, documents, end, on_error)
-        found = tokenise(files, recipe, Path(cache), spent)
-    return TextSource(files, found, length=length, pack=pack, long=long, pad=pad, spent=spent)
+        found = tokenise(files, recipe, paths.at_home(cache), spent)
+    source = TextSource(files, found, length=length, pack=pack, long=long, pad=pad, spent=spent)
+    source.skipped = (*left_out, *source.skipped)
+    return source
+
+
+def _there(files: list[str], on_error: str) -> tuple[list[str], list[Skipped]]:
+    """The files that are there; others are an error, or are left out."""
+    there, left_out = [], []
+    for file in files:
+        try:
+            paths.nbytes(file)
+        except DataError as error:
+            if on_error == "raise":
+                raise
+            left_out.append(Skipped(file, 0, 0, error.reason))
+        else:
+            there.append(file)
+    if not there:
+        raise NoDataError(f"none of {len(files)} files can be loaded; the first: {left_out[0].reason}")
+    return there, left_out
 
 
 _SUFFIXES = [
@@ -339,11 +360,13 @@ class TextSource(Source):
 
     def __getstate__(self) -> dict[str, Any]:
         options = {"length": self._length, "pack": self._pack, "long": self._long, "pad": self._pad}
-        return {"files": self._files, "tokens": [one.path for one in self._found], "options": options}
+        found = [one.path for one in self._found]
+        return {"files": self._files, "tokens": found, "options": options, "skipped": self.skipped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         found = [tokens.read(path) for path in state["tokens"]]
         self.__init__(state["files"], found, **state["options"])  # type: ignore[misc]
+        self.skipped = state["skipped"]
 
 
 def _hash(checks: list[tuple[int, int]]) -> str:

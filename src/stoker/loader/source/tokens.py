@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import CorruptError, EmptyFileError, OtherTypeError, TruncatedError
+from stoker.loader.source.paths import nbytes
 
 SUFFIX = ".tokens"
 CHECK_BYTES = 1 << 20
@@ -127,7 +128,7 @@ class TokenFile:
 
 def read(path: str) -> TokenFile:
     """Open a file of tokens; its tokens are not touched."""
-    size = Path(path).stat().st_size
+    size = nbytes(path)
     if size == 0:
         raise EmptyFileError(path, "the file is empty; expected tokens")
     with Path(path).open("rb") as file:

@@ -23,7 +23,7 @@ from stoker.errors import (
     UsageError,
     VanishedError,
 )
-from stoker.loader.source.paths import Paths, walk
+from stoker.loader.source.paths import Paths, nbytes, walk
 
 Box = tuple[slice, ...]
 """A slice for each axis."""
@@ -88,7 +88,7 @@ def _is_volume(path: str) -> bool:
     at = Path(path)
     if at.is_dir():
         return at.suffix == ZARR or (at / ".zarray").exists() or (at / "zarr.json").exists()
-    return at.suffix.lower() in TIFF
+    return at.suffix.lower() in TIFF or (at.suffix == ZARR and not at.exists())
 
 
 def open_volume(path: str, *, fill_missing: bool = False) -> Volume:
@@ -183,7 +183,7 @@ class TiffVolume(Volume):
             raise MissingExtraError("tifffile", "volumes") from error
         self.path = path
         self._tifffile = tifffile
-        if Path(path).stat().st_size == 0:
+        if nbytes(path) == 0:
             raise EmptyFileError(path, "the file is empty; expected a TIFF stack")
         try:
             with tifffile.TiffFile(path) as file:

@@ -68,7 +68,7 @@ def open_volumes(
         foreground=foreground,
         group=group,
         missing=missing,
-        cache=str(Path(cache).absolute()),
+        cache=str(paths.at_home(cache).absolute()),
         on_error=on_error,
     )
 
@@ -350,7 +350,7 @@ class VolumeSource(Source):
         `fn` takes a whole volume and returns one of the same shape. Change `key` when `fn` changes. What was done stays
         done when the run is stopped; labels are left as they are.
         """
-        folder = Path(cache).absolute() if cache is not None else self._cache
+        folder = paths.at_home(cache).absolute() if cache is not None else self._cache
         images = [one["patch"] for one in self._volumes]
         made = preprocess.run(images, fn, key=key, folder=folder, patch=self._patch)
         labels = {name: [one[name].path for one in self._volumes] for name in self._volumes[0] if name != "patch"}
