@@ -128,7 +128,7 @@ class ChangedError(DataError):
 
 
 class VanishedError(DataError):
-    """A file that was there when the source was opened, and is not any more."""
+    """A file that was there when the source was opened, and is not any more, or a link to one that is not there."""
 
 
 class RemoteError(StokerError):
