@@ -169,3 +169,10 @@ def test_every_idea_is_worth_a_trial_changes_one_knob_and_is_legal(
         assert one.expected >= WORTH
         assert len(one.knobs) == 1 or set(one.knobs) == {"num_workers", "persistent_workers"}
         assert not all(getattr(set_, name, None) == value for name, value in one.knobs.items())
+
+
+def test_a_stream_that_nobody_divided_is_never_tried_with_workers() -> None:
+    stream = replace(FACTS, stream=True, length=None)
+    said = saying(finding("too-few-workers", 3.0, ("num_workers", 4)))
+    found = ideas(situation(facts=stream, said=said))
+    assert all((one.knobs.get("num_workers") or 0) in (0, 1) for one in found)

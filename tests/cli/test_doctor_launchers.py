@@ -93,3 +93,22 @@ def test_ranks_of_torchrun_stop_together(tmp_path: Path) -> None:
     assert "2 ranks trained" in done.stderr
     assert 40 <= done.report["steps"] <= 60
     assert done.report["steps_per_epoch"] == 500
+
+
+@pytest.mark.slow
+def test_ranks_that_the_script_starts_itself_stop_together(tmp_path: Path) -> None:
+    """As in PyTorch's own tutorial: no environment says how many there are."""
+    lines = DISTRIBUTED.replace('dist.init_process_group("gloo")', "GROUP").splitlines()
+    body = "\n".join(f"    {line}" for line in lines[lines.index("GROUP") :]).replace(
+        "GROUP", 'dist.init_process_group("gloo", f"file://{place}", rank=rank, world_size=2)'
+    )
+    head = "\n".join(lines[: lines.index("GROUP")])
+    main = (
+        'if __name__ == "__main__":\n    torch.multiprocessing.spawn(main, args=(os.path.abspath("group"),), nprocs=2)'
+    )
+    (tmp_path / "train.py").write_text(f"import os\n{head}\n\ndef main(rank, place):\n{body}\n\n{main}\n")
+    words = (sys.executable, "train.py")
+    done = doctor(tmp_path, *words, options=("--steps", "20"), env={"OMP_NUM_THREADS": "1", **os.environ})
+    assert done.code == 0, done.stderr
+    assert done.stdout.count("rank done") == 2
+    assert 40 <= done.report["steps"] <= 60

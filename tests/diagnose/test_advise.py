@@ -107,3 +107,13 @@ def test_data_that_comes_from_elsewhere_and_cannot_be_fetched_has_no_address_in_
 def test_a_run_gains_by_a_restart_only_early() -> None:
     said, seen = case("decode-cpu")
     assert advise(said, seen).restart_below_share == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("cause", ["too-few-workers", "request-latency", "per-item-fetch"])
+def test_a_stream_is_never_given_to_workers_that_would_each_bring_all_of_it(cause: str) -> None:
+    found = candidates(cause, num_workers=0, stream=True)
+    assert all(one.knob is None for one in found)
+    assert all("__getitems__" not in one.hint for one in found)
+    divided = [one for one in found if "get_worker_info" in one.hint]
+    assert cause == "per-item-fetch" or (all(one.changes_results for one in divided) and divided)
+    assert any(one.knob == "num_workers" for one in candidates("request-latency", num_workers=2, stream=True))

@@ -17,6 +17,7 @@ from stoker.records import (
     Container,
     Drain,
     Finding,
+    HotLine,
     Kind,
     Line,
     LineOps,
@@ -614,3 +615,20 @@ def test_threads_that_spin_while_others_have_the_cores_do_not_hide_many_tiny_ope
     replays = tuple(Replay(4, 4 * s, 4 * s, 0.0, None, None, 0, None) for s in (0.7, 0.032, 0.83))
     spun = facts(device_step_s=None, main_cpu_s=0.7, probes=Probes(inspection=inspection, replays=replays))
     assert "launch-bound" in found(phases(spun, forward=0.05, backward=0.05))
+
+
+def test_code_of_the_scripts_own_on_a_batch_is_no_work_of_the_model() -> None:
+    line = HotLine("train.py", 10, "augment", 0.8, "other")
+
+    def run(cpu_s: float, *places: str) -> Facts:
+        inspection = dataclasses.replace(inspected(ops=5), places=places)
+        busy = facts(device_step_s=None, main_cpu_s=cpu_s, compute_s=0.1, probes=Probes(inspection=inspection))
+        named = dataclasses.replace(busy.named, hot_lines=(line,), wall_s=0.1 * len(busy.named.steps))
+        return phases(dataclasses.replace(busy, named=named), forward=0.01, backward=0.01, other=0.08)
+
+    blamed = found(run(0.09))["decode-cpu"]
+    assert blamed.place == "train.py:10 augment"
+    assert blamed.gain_max is not None
+    assert blamed.gain_max > 3
+    assert "decode-cpu" not in found(run(0.01))  # it sleeps there
+    assert "decode-cpu" not in found(run(0.09, "train.py:10"))  # it starts operations: a model without modules

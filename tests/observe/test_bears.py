@@ -3,13 +3,14 @@
 import dis
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from stoker.observe import loaders
 from stoker.observe.options import Options
-from stoker.observe.pace import Pace
+from stoker.observe.pace import Enough, Epoch, Pace
 from stoker.observe.recorder import Recorder
 
 
@@ -105,4 +106,17 @@ def test_ranks_of_another_machine_are_never_left_alone(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert Pace(Options(), Recorder(tmp_path), tmp_path).whole is whole
+    pace = Pace(Options(budget_s=1e-9), Recorder(tmp_path), tmp_path)
+    epoch = Epoch(1, None, bearable=True, grad=True, backwards_before=-1, batches=50)
+    pace.begin(epoch)
+    pace.first(epoch, epoch.began_ns)
+    over = [stops(pace, replace(epoch, batches=n)) for n in range(50, 60) if not pace.whole]
+    assert pace.whole is whole
+    assert any(over) is not whole
+
+
+def stops(pace: Pace, epoch: Epoch) -> bool:
+    try:
+        return pace.is_over(epoch, epoch.began_ns + 10**12)
+    except Enough:
+        return True

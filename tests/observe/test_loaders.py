@@ -73,3 +73,12 @@ def test_other_settings_make_another_one(numbers: Numbers) -> None:
     for size in (2, 4, 2, 4):
         run(make(batch_size=size))
     assert numbers() == [1, 2]
+
+
+def test_two_data_sets_that_are_alike_are_two_loaders_however_alike_those_are(numbers: Numbers) -> None:
+    """A trainer makes its loaders anew and runs both through one line, with gradients on or off as it likes."""
+    train, check = TensorDataset(torch.zeros(8)), TensorDataset(torch.zeros(8))
+    for _ in range(3):
+        for data in (train, check):
+            run(DataLoader(data, batch_size=2))
+    assert numbers() == [1, 2]

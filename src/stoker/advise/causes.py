@@ -7,9 +7,23 @@ from stoker.advise.kinds import at, code, has_images, knob, layout, loader, sour
 from stoker.advise.setting import Setting
 from stoker.records.diagnosis import Candidate, Finding
 
+SHARDED = (
+    "  def __iter__(self):\n+     worker = torch.utils.data.get_worker_info()\n"
+    "+     first, step = (worker.id, worker.num_workers) if worker else (0, 1)\n"
+    "+     yield from itertools.islice(samples, first, None, step)   # better: open only its own files"
+)
+
 
 def _workers_to(count: int, setting: Setting, why: str) -> Iterator[Candidate]:
-    if count != setting.workers and (count < setting.workers or setting.fits(count)):
+    if count == setting.workers or (count > setting.workers and not setting.fits(count)):
+        return
+    if setting.is_undivided and count > 1:
+        yield code(
+            f"{why}; each must take a part of the stream, or every sample comes {count} times",
+            SHARDED,
+            changes_results=True,
+        )
+    else:
         yield knob("num_workers", count, why)
 
 
@@ -22,7 +36,7 @@ def _too_few(finding: Finding, setting: Setting) -> Iterator[Candidate]:
         wanted -= 1
     if wanted > setting.workers:
         yield from _workers_to(wanted, setting, f"{wanted} workers instead of {setting.workers}")
-        if setting.facts and not setting.facts.persistent_workers:
+        if setting.facts and not setting.facts.persistent_workers and not setting.is_undivided:
             yield knob("persistent_workers", True, "keep them alive from epoch to epoch")
 
 
@@ -40,6 +54,9 @@ def _respawn(finding: Finding, setting: Setting) -> Iterator[Candidate]:
 
 def _per_item(finding: Finding, setting: Setting) -> Iterator[Candidate]:
     yield loader(setting)
+    if setting.facts and setting.facts.stream:
+        yield code(f"read and yield many samples at a time{at(finding)}", "DataLoader(…, batch_size=None)")
+        return
     yield code(
         f"fetch whole batches{at(finding)}",
         "+ def __getitems__(self, indices):\n+     rows = self.data[np.asarray(indices)]   # one sliced read\n"
@@ -62,11 +79,15 @@ def _amplified(finding: Finding, setting: Setting) -> Iterator[Candidate]:
 
 def _latency(finding: Finding, setting: Setting) -> Iterator[Candidate]:
     yield loader(setting)
-    yield code(
-        f"ask for all samples of a batch at once{at(finding)}",
-        "+ def __getitems__(self, indices):\n+     with ThreadPoolExecutor(32) as pool:\n"
-        "+         return list(pool.map(self.__getitem__, indices))",
-    )
+    if setting.facts and setting.facts.stream:
+        ahead = "+     with ThreadPoolExecutor(32) as pool:\n+         yield from pool.map(fetch, names)"
+        yield code(f"ask for many samples at once{at(finding)}", f"  def __iter__(self):\n{ahead}")
+    else:
+        yield code(
+            f"ask for all samples of a batch at once{at(finding)}",
+            "+ def __getitems__(self, indices):\n+     with ThreadPoolExecutor(32) as pool:\n"
+            "+         return list(pool.map(self.__getitem__, indices))",
+        )
     more = 4 * max(setting.workers, 1)
     yield from _workers_to(more, setting, f"{more} workers: they wait, they do not work")
     yield stage(setting, "stage the data on a local disk first")
@@ -79,8 +100,10 @@ def _cold(finding: Finding, setting: Setting) -> Iterator[Candidate]:
 
 
 def _decode(finding: Finding, setting: Setting) -> Iterator[Candidate]:
-    yield code(f"decode less, with a faster decoder, or once{at(finding)}", "image.draft('RGB', (224, 224))")
-    if has_images(setting):
+    images = has_images(setting)
+    hint = "image.draft('RGB', (224, 224))" if images else ""
+    yield code(f"decode and transform less, with faster functions, in the workers, or once{at(finding)}", hint)
+    if images:
         yield layout(setting, "store the images once, at about the size that is used", "-small")
         yield loader(setting)
 

@@ -81,6 +81,8 @@ class Situation:
 
     def is_new(self, workers: int) -> bool:
         """True if this number of workers was not tried; what failed with some of them would fail with more."""
+        if self.facts is not None and self.facts.stream and self.workers < 2 <= workers:  # noqa: PLR2004
+            return False  # each would bring all of the stream: that is other training, however fast
         counts = [one.get("num_workers") for one in self.tried]
         fewest = min((int(one["num_workers"] or 0) for one in self.failed if "num_workers" in one), default=None)
         return workers not in counts and (fewest is None or workers < fewest)
@@ -201,7 +203,7 @@ def _no_more_than_cores(now: Situation, pipeline: Pipeline) -> Iterator[Idea]:
 
     Each may unpack a shard again that another one has, or push it out of the processor's cache.
     """
-    if pipeline.workers > now.cores and _waiting_share(pipeline) <= WAITING_SHARE:
+    if pipeline.workers > now.cores and now.is_new(now.cores) and _waiting_share(pipeline) <= WAITING_SHARE:
         why = "no more processes than cores: each keeps data of its own"
         bound = WORTH if now.potential is None else now.potential
         yield Idea({"num_workers": now.cores}, why, _cause(now, "num_workers"), None, bound)

@@ -30,6 +30,11 @@ class Setting:
         return self.facts.num_workers if self.facts else 0
 
     @property
+    def is_undivided(self) -> bool:
+        """True of a stream that nobody has divided yet: every worker more would bring all of it once more."""
+        return self.facts is not None and self.facts.stream and self.workers < 2  # noqa: PLR2004
+
+    @property
     def batch_size(self) -> int | str:
         """As the user set it."""
         return (self.facts.batch_size if self.facts else None) or "…"

@@ -114,10 +114,12 @@ def compute_bound(facts: Facts) -> Finding | None:
     fills = bool(whole_s) and model_s >= MODEL_SHARE * whole_s
     if not facts.compute_s or (facts.compute_s < FILLS * facts.step_s and not fills):
         return None
+    seen_s = facts.compute_s if facts.compute_s >= FILLS * facts.step_s else None  # else others were there in between
     return finding(
         "compute-bound",
-        ("a step on cached batches", facts.compute_s, "s"),
+        ("a step on cached batches", seen_s, "s"),
         ("a real step", facts.step_s, "s"),
+        ("of it the model", model_s / whole_s if fills else None, "share"),
         ("device busy in it", facts.device_step_s, "s"),
         gain=None,
         off=facts.off("step", "compute"),

@@ -3,6 +3,7 @@
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
 from stoker.diagnose.facts import IDLE_CORES, Facts
+from stoker.diagnose.logs import beside_steps
 from stoker.diagnose.making import BY_HAND_GAIN, files_shared, gap, makings, place, reading_share, same_share
 from stoker.diagnose.production import Production
 from stoker.records.diagnosis import Finding
@@ -43,7 +44,12 @@ def sampler(facts: Facts) -> Finding | None:
 def collate(facts: Facts) -> Finding | None:
     """Collate time alone against `__getitem__` time."""
     made = facts.real
-    if not facts.is_data_bound or made is None or facts.probes.default_collate or made.collate_share < MOSTLY:
+    if (
+        not facts.is_data_bound
+        or made is None
+        or made.collate_share < MOSTLY
+        or facts.probes.default_collate is not False
+    ):
         return None
     gain = facts.data_gain(1 - made.collate_share)
     if gain < GAIN:
@@ -173,6 +179,8 @@ def decode_cpu(facts: Facts) -> Finding | None:
     """CPU seconds per sample times the rate come near the cores."""
     if facts.facts is None:
         return _decoded_by_hand(facts)
+    if (prepared := _prepared_by_the_loop(facts)) is not None:
+        return prepared
     made, demand = facts.real, facts.demand_cores
     if not facts.is_data_bound_alone or made is None or demand is None or made.blocked_share > MOSTLY:
         return None
@@ -206,6 +214,34 @@ def _decoded_by_hand(facts: Facts) -> Finding | None:
         gain=gain,
         off=facts.off("step", "compute"),
         place=gap(facts),
+    )
+
+
+def _prepared_by_the_loop(facts: Facts) -> Finding | None:
+    """The same where the loop itself works on a batch that has come: lines of the script that start no operation."""
+    inspected = facts.probes.inspection
+    if inspected is None:
+        return None
+    others = beside_steps(facts)
+    own = [
+        line
+        for line in facts.named.hot_lines
+        if line.phase == "other"
+        and (line.file, line.line) not in others
+        and f"{line.file}:{line.line}" not in inspected.places
+    ]
+    seconds = sum(line.share for line in own) * facts.named.wall_s / max(len(facts.named.steps), 1)
+    own_s = min(seconds, facts.step_part("other"))
+    gain = facts.host_gain(own_s)
+    if gain < BY_HAND_GAIN or (facts.main_cpu_s or 0.0) < MOSTLY * (facts.compute_s or facts.step_s):
+        return None  # whoever sleeps there, or waits for another process, does not work
+    return finding(
+        "decode-cpu",
+        ("the script's own code on a batch that has come", own_s, "s"),
+        ("a step", facts.step_s, "s"),
+        gain=gain,
+        off=facts.off("step", "compute"),
+        place=f"{own[0].file}:{own[0].line} {own[0].function}",
     )
 
 

@@ -30,7 +30,7 @@ _NAMED = {Kind.SYNC, Kind.SAVE, Kind.COPY}
 def logging_stall(facts: Facts) -> Finding | None:
     """Time in loggers, prints and progress bars, and in what is done after a step that no step needs."""
     loop_s = facts.named.wall_s - facts.named.startup_s
-    lines = log_lines(facts) | _aside(facts)
+    lines = beside_steps(facts)
     on_lines_s = facts.sampled_s(lambda line: (line.file, line.line) in lines)
     phases = PHASES if facts.facts is not None else (*PHASES, GAP)
     unnamed_s = sum(facts.seconds(phase) for phase in phases)
@@ -49,6 +49,11 @@ def logging_stall(facts: Facts) -> Finding | None:
         off=facts.off("step"),
         place=_place(facts, lines),
     )
+
+
+def beside_steps(facts: Facts) -> set[tuple[str, int]]:
+    """The lines that log, or that come after a step and have no part in the next."""
+    return log_lines(facts) | _aside(facts)
 
 
 def logs(line: Line) -> bool:

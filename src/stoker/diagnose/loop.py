@@ -21,8 +21,9 @@ GFLOP/s on thin layers): what operations take at these rates is the most that th
 TINY_OPS, LAUNCHED, LAUNCH_S = 200, 0.75, 50e-6
 """Operations in a step, the share of its time that goes into starting them rather than into their work, and the most
 that starting one takes, forward, backward and Python included: what takes longer works, say a fused recurrent layer."""
-HOST_BUSY = 0.75
-"""Device busy share of a replayed step below which the host is the bound."""
+HOST_BUSY, DEVICE_FILLS = 0.75, 0.9
+"""Device busy share of a replayed step below which the host is the bound, and from which on a loop in the script costs
+nothing that would be missed."""
 
 
 def host_sync(facts: Facts) -> Finding | None:
@@ -101,7 +102,7 @@ def python_loop(facts: Facts) -> Finding | None:
     if not loops:
         return None
     line = max(loops, key=lambda one: one.in_one_call)
-    if facts.device_step_s and facts.device_step_s > HOST_BUSY * facts.compute_s:
+    if facts.device_step_s and facts.device_step_s > DEVICE_FILLS * facts.compute_s:
         return None
     if (line.file, line.line) in log_lines(facts):
         return None  # what a line makes for its log is logging's

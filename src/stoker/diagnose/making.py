@@ -45,7 +45,8 @@ def place(facts: Facts) -> str | None:
 
 
 def _is_users(file: str) -> bool:
-    return bool(file) and "site-packages" not in file and "/lib/python" not in file and "stoker/observe" not in file
+    foreign = file.startswith("<") or any(part in file for part in ("site-packages", "/lib/python", "stoker/observe"))
+    return bool(file) and not foreign
 
 
 def same_share(facts: Facts) -> float | None:

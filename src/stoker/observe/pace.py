@@ -1,6 +1,7 @@
 """How much of a run is enough: each loader's epoch may end early, and the run itself after a few whole cycles."""
 
 import os
+import sys
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -74,7 +75,7 @@ class Pace:
     """Decides when an epoch may end. Says nothing at all with `--whole`."""
 
     def __init__(self, options: Options, recorder: Recorder, directory: Path) -> None:
-        self.whole = options.whole or Ranks.are_elsewhere()
+        self.whole = options.whole
         self.look_ns = NEVER if self.whole else 0
         """From when on it is asked again whether an epoch is over: fast steps need not ask each time."""
         self._cycle = options.cycle
@@ -96,8 +97,6 @@ class Pace:
         self._optimizers = 0
         self._passes: Counter[int] = Counter()
         self._ranks = Ranks(directory)
-        if self.whole and not options.whole:
-            recorder.note("trouble", text="some ranks were not started from here, so every epoch runs to its end")
         self.is_ended = False
         self._told = 0
 
@@ -108,6 +107,7 @@ class Pace:
         self._passes[epoch.loader] += 1
         if self.whole:
             return
+        self._ranks.meet()
         if not self._ranks.several and epoch.grad and self._may_end_at(epoch):
             self.end_run()
         self.loop_ns = self.loop_ns or epoch.began_ns
@@ -123,12 +123,20 @@ class Pace:
             self.look_ns = now_ns + LOOK_NS
         wish = self._wish(epoch, now_ns)
         if self._ranks.several:
-            wish = self._ranks.agree(epoch, wish)
+            wish = self._agreed(f"{epoch.loader}-{epoch.ordinal}", epoch.batches, wish)
         if wish == END:
             self.end_run()
         if wish == CUT:
             self._cut(epoch)
         return epoch.over
+
+    def _agreed(self, what: str, at: int, wish: str) -> str:
+        if wish and not self._ranks.are_all_here():  # the others would not know, and wait for ever
+            self.whole, self.look_ns = True, NEVER
+            text = "some ranks were not started from here, so every epoch runs to its end"
+            self._recorder.note("trouble", text=text)
+            return ""
+        return self._ranks.agree(what, at, wish)
 
     def _wish(self, epoch: Epoch, now_ns: int) -> str:
         trains = self.trains(epoch)
@@ -187,7 +195,9 @@ class Pace:
             return
         now = clock()
         self._first_step_ns = self._first_step_ns or now
-        if now - self._first_step_ns > self._budget_ns and self.optimizer_steps > FEWEST_STEPS:
+        wish = END if now - self._first_step_ns > self._budget_ns and self.optimizer_steps > FEWEST_STEPS else ""
+        self._ranks.meet()
+        if (self._agreed("hand", self.optimizer_steps, wish) if self._ranks.several else wish) == END:
             self.end_run()
 
     def _is_by_hand(self) -> bool:
@@ -201,6 +211,8 @@ class Pace:
         if not epoch.ended:
             epoch.ended = True
             self.cycles += self.trains(epoch)
+            if epoch.length is None and not epoch.over:  # a stream has shown how long it is
+                self._recorder.note("stream", loader=epoch.loader, batches=epoch.batches + epoch.aside)
 
     def end_run(self) -> None:
         """Enough was seen: leave the script by the exception that means a normal exit."""
@@ -249,27 +261,41 @@ class Ranks:
     """Ranks wait for each other in every step, so none is this many batches ahead."""
 
     def __init__(self, directory: Path) -> None:
-        self.several = os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1")
+        world = os.environ.get("WORLD_SIZE", "1")
+        self.several = world not in ("", "0", "1")
         self._leads = os.environ.get("RANK", "0") == "0"
         self._directory = directory
+        self._others_known = os.environ.get("LOCAL_WORLD_SIZE") == world
+        """True if a launcher that we started has started all of them."""
+        self._met = False
+        self._world = 0
 
-    @staticmethod
-    def are_elsewhere() -> bool:
-        """True if some ranks were not started by us: they would not know that ours have stopped, and wait for ever."""
-        world = os.environ.get("WORLD_SIZE", "1")
-        return world not in ("", "0", "1") and os.environ.get("LOCAL_WORLD_SIZE") != world
+    def meet(self) -> None:
+        """The script may have formed a group by itself, or a trainer for it: each rank shows itself to the others."""
+        group = sys.modules.get("torch.distributed")
+        if self._met or group is None or not (group.is_available() and group.is_initialized()):
+            return
+        self._met, self._world = True, group.get_world_size()
+        self.several, self._leads = self._world > 1, group.get_rank() == 0
+        if self.several:
+            with suppress(OSError):
+                (self._directory / f"rank-{group.get_rank()}").touch()
 
-    def agree(self, epoch: Epoch, wish: str) -> str:
-        """What all ranks do at this batch."""
-        place = self._directory / f"agreed-{epoch.loader}-{epoch.ordinal}"
+    def are_all_here(self) -> bool:
+        """True if all ranks know that ours may stop."""
+        return self._others_known or (self._met and len(list(self._directory.glob("rank-*"))) >= self._world)
+
+    def agree(self, what: str, at: int, wish: str) -> str:
+        """What all ranks do at this batch, or step."""
+        place = self._directory / f"agreed-{what}"
         try:
             if not place.exists():
                 if wish and self._leads:
                     scratch = place.with_suffix(".part")
-                    scratch.write_text(f"{epoch.batches + self.LEAD} {wish}")
+                    scratch.write_text(f"{at + self.LEAD} {wish}")
                     scratch.replace(place)
                 return ""
-            at, agreed = place.read_text().split()
+            agreed_at, agreed = place.read_text().split()
         except (OSError, ValueError):
             return ""
-        return agreed if epoch.batches >= int(at) else ""
+        return agreed if at >= int(agreed_at) else ""

@@ -5,6 +5,7 @@ import gc
 import multiprocessing.util
 import sys
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType, ModuleType
 from typing import Any
@@ -21,14 +22,16 @@ class Loaders:
     """Numbers loaders as they are first used, and notes how each was configured.
 
     One that is made anew for every epoch keeps its number: used at the same line, configured alike, with gradients on
-    or off as before, and no pass of its predecessor still going on.
+    or off as before, and no pass of its predecessor still going on. A data set that is there beside it is another one:
+    a trainer may run its training and its validation through the same line.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._alike: dict[tuple[Any, ...], int] = {}
+        self._alike: dict[tuple[Any, ...], list[int]] = {}
         self._passes: dict[int, weakref.ref[Any]] = {}
+        self._datasets: dict[int, Callable[[], Any]] = {}
         self._frames = Frames(lambda *_, **__: None)
 
     def number(self, loader: Any, grad: bool) -> int:
@@ -38,11 +41,13 @@ class Loaders:
             frame = users_frame(sys._getframe(1), self._frames)  # noqa: SLF001
             facts = _facts(loader, frame)
             key = (grad, *facts.values())
-            number = self._alike.get(key)
-            if number is None or self._goes_on(number):
-                number = self._alike[key] = len(self._passes) + 1
+            alike = [one for one in self._alike.get(key, ()) if not self._goes_on(one) and self._may_be(one, loader)]
+            number = alike[-1] if alike else len(self._passes) + 1
+            if not alike:
+                self._alike.setdefault(key, []).append(number)
                 self._recorder.note("loader", loader=number, **facts)
             self._numbers[loader] = number
+            self._datasets[number] = _held_weakly(loader.dataset)
             self._passes.setdefault(number, weakref.ref(loader))
         return number
 
@@ -50,10 +55,23 @@ class Loaders:
         """A pass has begun."""
         self._passes[number] = weakref.ref(iterator)
 
+    def _may_be(self, number: int, loader: Any) -> bool:
+        """True if it reads what that one read, or that is gone."""
+        dataset = self._datasets[number]()
+        return dataset is None or dataset is loader.dataset
+
     def _goes_on(self, number: int) -> bool:
         iterator = self._passes[number]()
         epoch: Epoch | None = getattr(iterator, STATE, None)
         return epoch is not None and not (epoch.ended or epoch.over)
+
+
+def _held_weakly(dataset: Any) -> Callable[[], Any]:
+    """Who holds a script's data would keep its memory; a plain list cannot be held otherwise, and counts as gone."""
+    try:
+        return weakref.ref(dataset)
+    except TypeError:
+        return lambda: None
 
 
 class Passes:
@@ -102,7 +120,7 @@ class Passes:
         """Another thread's pass: seen from the moment that thread turns out to be the one that trains."""
         number = None if self._pace.backwards else self._recorder.attempt(self._known.number, loader, True)
         if number is not None and isinstance(iterator, self._kind):
-            setattr(iterator, STATE, Epoch(number, length(loader), False, True, 0))
+            setattr(iterator, STATE, Epoch(number, length(loader), False, True, 0, source=loader))
         return iterator
 
 
@@ -128,9 +146,7 @@ def is_strictly_zipped(iterator: "weakref.ref[Any]") -> bool:
 def length(loader: Any) -> int | None:
     """The number of batches of an epoch, if the loader knows; asking must not leave a trace."""
     try:
-        from torch.utils.data import IterableDataset
-
-        if isinstance(loader.dataset, IterableDataset):
+        if _is_stream(loader):
             before = loader._IterableDataset_len_called  # noqa: SLF001
             try:
                 return len(loader)
@@ -163,4 +179,11 @@ def _facts(loader: Any, frame: FrameType | None) -> dict[str, Any]:
         "start_method": context.get_start_method() if context is not None else None,
         "file": frame.f_code.co_filename if frame else "",
         "line": frame.f_lineno if frame else 0,
+        "stream": _is_stream(loader),
     }
+
+
+def _is_stream(loader: Any) -> bool:
+    from torch.utils.data import IterableDataset
+
+    return isinstance(loader.dataset, IterableDataset)

@@ -3,6 +3,7 @@
 import json
 from array import array
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,14 @@ class Process:
         """Every note of this name."""
         return [note for note in self.notes if note["note"] == name]
 
+    def _loaders(self) -> tuple[LoaderFacts, ...]:
+        """The loaders; a stream that came to its end has shown its length, with the batches of experiments in it."""
+        shown: dict[int, int] = {}
+        for note in self.all("stream"):
+            shown[note["loader"]] = max(note["batches"], shown.get(note["loader"], 0))
+        found = [loader_facts(note) for note in self.all("loader")]
+        return tuple(replace(one, length=one.length or shown.get(one.loader)) for one in found)
+
     def last_ns(self) -> int:
         """The last thing this process wrote."""
         times = [int(note["t"]) for note in self.notes]
@@ -208,7 +217,7 @@ class Process:
             sample_times_ns=tuple(sample_times[i] for i in seen),
             sample_lines=tuple(sample_lines[i] for i in seen),
             lines=lines,
-            loaders=tuple(loader_facts(note) for note in self.all("loader")),
+            loaders=self._loaders(),
             cuts=tuple(Cut(n["loader"], n["batches"], n["length"], n["t"], n.get("aside", 0)) for n in self.all("cut")),
             notes=tuple(sorted({f"{n['note']}: {n['path']}" for n in self.all("redirected")})),
             device=device.get("name"),

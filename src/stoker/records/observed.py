@@ -91,6 +91,7 @@ class LoaderFacts:
     start_method: str | None
     file: str
     line: int
+    stream: bool = False  # an IterableDataset: each worker would run all of it, unless it takes a part by itself
 
 
 @dataclass(frozen=True, slots=True)

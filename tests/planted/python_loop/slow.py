@@ -26,7 +26,7 @@ class Scale(NamedTuple):
     epochs: int
 
 
-SCALES = {"small": Scale(3200, 40, 12, 16, 0.008, 4), "large": Scale(2400, 60, 30, 24, 0.020, 6)}
+SCALES = {"small": Scale(3200, 40, 12, 16, 0.005, 4), "large": Scale(2400, 60, 30, 24, 0.020, 6)}
 
 
 class Pooling(nn.Module):

@@ -27,7 +27,7 @@ class Scale(NamedTuple):
     epochs: int
 
 
-SCALES = {"small": Scale(160, 6, 8, 512, 0.012, 45), "large": Scale(240, 20, 12, 1024, 0.040, 22)}
+SCALES = {"small": Scale(160, 6, 8, 512, 0.006, 45), "large": Scale(240, 20, 12, 1024, 0.040, 22)}
 
 
 def make_sounds(root: Path, scale: Scale) -> Path:
