@@ -297,3 +297,17 @@ def test_passes_that_the_script_leaves_are_as_long_as_it_makes_them() -> None:
     assert lengths(1, 1, 1) == {1}  # next(iter(loader)) in every step
     assert lengths(3, 2) == {100}  # left once: it may have been for any reason
     assert lengths(3, 3, 3, whole=True) == {100}
+
+
+@pytest.mark.parametrize(("more", "steps"), [(3, 5), (40, 45)])
+def test_steps_on_batches_that_the_script_keeps_count_where_there_are_many(more: int, steps: int) -> None:
+    """`itertools.cycle(loader)` asks the loader for one pass, and then for nothing more."""
+    run = Script().span(Kind.ITER, 1, 1)
+    for _ in range(5):
+        run.step()
+    run.exhausted(1)
+    for _ in range(more):
+        run.span(Kind.FORWARD, 3).own(1).span(Kind.BACKWARD, 4).span(Kind.OPTIMIZER, 1, 1).own(1)
+    named = attribute(run.track([loader(length=5)]))
+    assert len(named.steps) == steps
+    assert sum(phase.share for phase in named.phases) == pytest.approx(1.0)

@@ -13,6 +13,8 @@ TRAINS_SHARE = 0.5
 """A loader trains if at least this share of its batches was followed by a backward …"""
 RIVAL_SHARE = 0.3
 """… and they are at least this share of the busiest loader's."""
+KEPT_ON = 10
+"""Steps of an optimizer after the last batch of a loader that are training, not what comes after it."""
 LEFT = 2
 """Passes that the script has left before their end, from which on that is how long they are."""
 
@@ -57,6 +59,7 @@ def find(events: Sequence[Event], loaders: Sequence[LoaderFacts], cuts: Sequence
     steps = [event for event in events if event.kind is Kind.OPTIMIZER and event.argument and event.ends]
     if primary is not None:
         bounds = _by_loader(raw, primary)
+        bounds += _kept_on(steps, bounds)
         starts = next((one.start_ns for one in raw if one.loader == primary), None)
     else:
         bounds, starts = _by_optimizer(events, steps)
@@ -230,6 +233,16 @@ def _by_loader(passes: Sequence[_Open], primary: int) -> list[tuple[int, int, in
         bounds += [(start, end, epoch) for start, end in zip(starts, ends, strict=True) if end > start]
         epoch += 1
     return bounds
+
+
+def _kept_on(steps: Sequence[Event], bounds: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Steps on batches that the script has kept: `itertools.cycle` asks its loader for one pass only."""
+    if not bounds:
+        return []
+    _, last, epoch = bounds[-1]
+    slowest = _slowest_optimizer(steps)
+    marks = [event.time_ns for event in steps if event.argument == slowest and event.time_ns > last]
+    return [(a, b, epoch) for a, b in pairwise([last, *marks])] if len(marks) >= KEPT_ON else []
 
 
 def _by_optimizer(events: Sequence[Event], steps: Sequence[Event]) -> tuple[list[tuple[int, int, int]], int | None]:
