@@ -75,6 +75,22 @@ def test_a_ledger_that_is_held_by_another_is_told_soon(tmp_path: Path) -> None:
     holder.close()
 
 
+def test_an_index_that_cannot_be_written_is_said_once_and_missed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ".stoker").write_text("a file")
+    ledger = Ledger(tmp_path / ".stoker")
+    row = ledger.open_run(["x"], tmp_path / "out")
+    ledger.add_trial(row.run, 1, "keep", "{}")
+    ledger.close_run(row.run, "done", None, None)
+    assert list(row.directory.iterdir()) == []
+    assert capsys.readouterr().err.count("no index of runs") == 1
+    with pytest.raises(UsageError, match="--out DIR"):
+        ledger.open_run(["x"])
+    with pytest.raises(UsageError, match="cannot be written"):
+        ledger.add_bench(["a"], "{}")
+
+
 def test_an_unknown_run_names_the_known_ones(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     row = ledger.open_run(["x"])

@@ -2,9 +2,10 @@
 
 import json
 import sqlite3
+import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,12 @@ create table if not exists benches (
 """
 PATIENCE_S = 30.0
 """How long a ledger that somebody else holds is waited for."""
+ROOM_BYTES = 1 << 18
+"""More than the index and the small files take that a run begins with; with less there is nothing to be recorded."""
+
+
+class _NoIndexError(UsageError):
+    """The index cannot be written: a full or read-only disk. One that somebody holds is not meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,31 +73,37 @@ class Ledger:
 
     def __init__(self, home: Path = HOME) -> None:
         self.home = home
+        self._is_missed = False
 
     def open_run(self, command: Sequence[str], directory: Path | None = None) -> Row:
-        """A new run with a directory of its own."""
+        """A new run with a directory of its own. It goes on without the index where that cannot be written."""
         started_s = time.time()
-        self._make_home()
-        run, place = self._fresh(started_s, directory)
+        run, place = self._place(started_s, directory)
         row = Row(run, place, tuple(command), started_s, "running", None)
-        with self._database() as database:
-            values = (run, str(place.resolve()), json.dumps(list(command)), started_s, "running")
-            sql = "insert into runs (run, directory, command, started_s, state) values (?, ?, ?, ?, ?)"
-            database.execute(sql, values)
+        values = (run, str(place.resolve()), json.dumps(list(command)), started_s, "running")
+        self._note("insert into runs (run, directory, command, started_s, state) values (?, ?, ?, ?, ?)", values)
         return row
 
     def close_run(self, run: str, state: str, verdict: str | None, summary: str | None) -> None:
         """Say how a run ended."""
-        with self._database() as database:
-            database.execute(
-                "update runs set state = ?, verdict = ?, summary = ? where run = ?", (state, verdict, summary, run)
-            )
+        sql = "update runs set state = ?, verdict = ?, summary = ? where run = ?"
+        self._note(sql, (state, verdict, summary, run))
 
     def add_trial(self, run: str, number: int, decision: str, record: str) -> None:
         """A trial of a run, as JSON; the same number again replaces it."""
-        with self._database() as database:
-            sql = "insert or replace into trials (run, number, decision, record) values (?, ?, ?, ?)"
-            database.execute(sql, (run, number, decision, record))
+        sql = "insert or replace into trials (run, number, decision, record) values (?, ?, ?, ?)"
+        self._note(sql, (run, number, decision, record))
+
+    def _note(self, sql: str, values: Sequence[Any]) -> None:
+        """Write about a run, which needs only its directory: an index that cannot be written is said, once."""
+        if self._is_missed:
+            return
+        try:
+            with self._database() as database:
+                database.execute(sql, values)
+        except _NoIndexError as error:
+            self._is_missed = True
+            print(f"stoker: {error}; going on, with no index of runs", file=sys.stderr)
 
     def trials(self, run: str, patience_s: float = PATIENCE_S) -> list[str]:
         """The trials of a run, as JSON, in the order they were tried."""
@@ -128,14 +141,22 @@ class Ledger:
         path = self.home / "ledger.db"
         if not path.exists():
             return []
-        uri = f"{path.resolve().as_uri()}?mode=ro"
-        with self._readable(), closing(sqlite3.connect(uri, uri=True, timeout=patience_s)) as database:
+        with self._readable():
             try:
-                return database.execute(sql, values).fetchall()
+                return self._select("mode=ro", sql, patience_s, values)
             except sqlite3.OperationalError as error:
                 if "no such table" in str(error):
                     return []
-                raise
+                if _is_held(error):
+                    raise
+            # Readers and writers share a file, for which a full or read-only disk has no room; nobody writes there.
+            with self._writable():
+                return self._select("mode=ro&immutable=1", sql, patience_s, values)
+
+    def _select(self, how: str, sql: str, patience_s: float, values: Sequence[str]) -> list[tuple[Any, ...]]:
+        uri = f"{(self.home / 'ledger.db').resolve().as_uri()}?{how}"
+        with closing(sqlite3.connect(uri, uri=True, timeout=patience_s)) as database:
+            return database.execute(sql, values).fetchall()
 
     def find(self, name: str) -> Path:
         """The directory of a run: its name, the start of its name, `last`, or the directory itself."""
@@ -151,6 +172,20 @@ class Ledger:
             raise UsageError(f"{name} could be {', '.join(row.run for row in found)}; write more of it")
         known = f"known runs: {', '.join(row.run for row in rows[:5])}" if rows else f"{self.home} holds no runs yet"
         raise UsageError(f"no run is called {name}; {known}")
+
+    def _place(self, started_s: float, directory: Path | None) -> tuple[str, Path]:
+        """A name, and a directory in which records can be written; that is tried before anything is run."""
+        try:
+            if directory is None:
+                self._make_home()
+            run, place = self._fresh(started_s, directory)
+            _try_to_write(place, removes=directory is None)
+        except OSError as error:
+            where, again = (directory, "somewhere else") if directory else (self.home, "where")
+            raise UsageError(
+                f"records cannot be kept in {where}: {error.strerror}; say {again} with --out DIR"
+            ) from error
+        return run, place
 
     def _fresh(self, started_s: float, directory: Path | None) -> tuple[str, Path]:
         """A name and a directory that nobody has, also if two runs start in the same second."""
@@ -169,30 +204,37 @@ class Ledger:
         raise UsageError(f"{self.home} is full of runs of this second; try again")
 
     def _is_known(self, run: str) -> bool:
-        return any(row.run == run for row in self.runs())
+        with suppress(_NoIndexError):
+            return any(row.run == run for row in self.runs())
+        return False
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
-        self._make_home()
-        with (
-            self._readable(),
-            closing(sqlite3.connect(self.home / "ledger.db", timeout=PATIENCE_S)) as database,
-        ):
-            database.execute("pragma journal_mode = wal")
-            database.executescript(_SCHEMA)
-            with database:
-                yield database
+        with self._writable(), self._readable():
+            self._make_home()
+            with closing(sqlite3.connect(self.home / "ledger.db", timeout=PATIENCE_S)) as database:
+                database.execute("pragma journal_mode = wal")
+                database.executescript(_SCHEMA)
+                with database:
+                    yield database
 
     def _make_home(self) -> None:
+        self.home.mkdir(parents=True, exist_ok=True)
+        ignore = self.home / ".gitignore"
+        if not ignore.exists() or not ignore.stat().st_size:  # a full disk leaves an empty one
+            ignore.write_text("*\n")
+
+    @contextmanager
+    def _writable(self) -> Iterator[None]:
+        """What the system says of a disk that takes nothing, in words that help."""
         try:
-            self.home.mkdir(parents=True, exist_ok=True)
-            ignore = self.home / ".gitignore"
-            if not ignore.exists():
-                ignore.write_text("*\n")
+            yield
         except OSError as error:
-            raise UsageError(
-                f"records cannot be kept in {self.home}: {error.strerror}; go where files can be written"
-            ) from error
+            raise _NoIndexError(f"{self.home} cannot be written ({error.strerror})") from error
+        except sqlite3.OperationalError as error:
+            if _is_held(error):
+                raise
+            raise _NoIndexError(f"{self.home / 'ledger.db'} cannot be used ({error})") from error
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -204,6 +246,24 @@ class Ledger:
         except sqlite3.DatabaseError as error:
             path = self.home / "ledger.db"
             raise UsageError(f"{path} is damaged ({error}); move it away, and a new one is made of the runs") from error
+
+
+def _is_held(error: sqlite3.OperationalError) -> bool:
+    """True if somebody else holds the ledger, who will let go of it."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _try_to_write(place: Path, *, removes: bool) -> None:
+    """Raise what the system says if there is no room for a run; `removes` the directory then, which is a new one."""
+    tried = place / ".tried"
+    try:
+        tried.write_bytes(bytes(ROOM_BYTES))
+    except OSError:
+        tried.unlink(missing_ok=True)
+        if removes:
+            place.rmdir()
+        raise
+    tried.unlink()
 
 
 def _loose(path: Path) -> Row:

@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 from cli.doctor_program import doctor, script
 from planted import suite
 from scripts import SCRIPTS
+from stoker.ledger import Ledger
 
 
 @pytest.mark.parametrize(
@@ -61,12 +63,62 @@ def test_no_training_loop_is_exit_code_4(tmp_path: Path) -> None:
     assert done.stdout == "3.0\n"
     assert "no training loop was seen" in done.stderr
     assert done.report["steps"] == 0
+    assert done.report["startup_s"] is None
 
 
-def test_too_few_steps_are_counted_and_exit_code_4(tmp_path: Path) -> None:
+def test_too_few_steps_are_counted_not_judged_and_exit_code_4(tmp_path: Path) -> None:
     done = doctor(tmp_path, *script("plain.py", "few_steps"))
     assert done.code == 4
-    assert "3 steps in 1 epochs were seen; at least 4 are needed" in done.stderr
+    assert "3 steps in 1 epoch were seen; at least 4 are needed" in done.stderr
+    assert (done.report["verdict"], done.report["findings"]) == (None, [])
+    again = subprocess.run(
+        [sys.executable, "-m", "stoker", "report"], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    for text in (done.stderr, again):
+        assert "not judged: 3 steps are too few" in text
+        assert "healthy" not in text
+    assert Ledger(tmp_path / ".stoker").runs()[0].verdict is None
+
+
+def test_as_many_steps_as_were_asked_for_are_enough_to_judge(tmp_path: Path) -> None:
+    done = doctor(tmp_path, *script("plain.py", "few_steps"), options=("--steps", "3"))
+    assert (done.code, done.report["steps"]) == (0, 3)
+    assert done.report["verdict"] is not None
+    assert "not judged" not in done.stderr
+
+
+def test_too_few_steps_inside_a_script_are_not_judged(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import stoker, torch\n"
+        "model = torch.nn.Linear(5, 5)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "with stoker.watch('few') as w:\n"
+        "    for _ in range(3):\n"
+        "        model(torch.ones(2, 5)).sum().backward()\n"
+        "        optimizer.step()\n"
+        "w.report()\n"
+    )
+    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "not judged: 3 steps are too few" in done.stdout
+    assert "healthy" not in done.stdout
+
+
+def test_a_dash_writes_the_report_to_stdout_after_what_the_script_said(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "stoker", "doctor", "--json", "-", "--no-html", "--"]
+    words = script("plain.py", "no_training")
+    done = subprocess.run([*command, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 4, done.stderr
+    said, _, report = done.stdout.partition("\n")
+    assert said == "3.0"
+    assert json.loads(report)["steps"] == 0
+    assert [path.name for path in tmp_path.iterdir()] == [".stoker"]
+
+
+def test_a_page_is_not_written_to_a_file_called_dash(tmp_path: Path) -> None:
+    done = doctor(tmp_path, *script("plain.py", "no_training"), options=("--html", "-"))
+    assert (done.code, done.stderr.count("\n")) == (2, 1)
+    assert "expected a file" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_script_runs_also_where_nothing_can_attach(tmp_path: Path) -> None:
@@ -148,8 +200,6 @@ def test_kill_9_loses_at_most_the_last_second(tmp_path: Path, victim: str) -> No
     assert gone(child), "an orphan was left"
     words = [sys.executable, "-m", "stoker", "report", "last", "--json", "-"]
     report = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    import json
-
     assert json.loads(report)["steps"] >= 3 * 30
 
 

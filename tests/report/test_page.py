@@ -138,3 +138,19 @@ def test_a_library_that_was_kept_is_used_and_a_damaged_one_is_made_anew(tmp_path
 def test_a_file_name_that_is_no_text_does_not_lose_the_page(tmp_path: Path) -> None:
     page.write("bad \udcff name", tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text() == "bad ? name"
+
+
+def test_a_disk_that_is_full_is_left_without_half_a_page(tmp_path: Path) -> None:
+    """Every file is full after 4 KiB; a page that was there stays a file, because it may be no file of ours."""
+    (tmp_path / "old.html").write_text("old")
+    code = (
+        "import resource, sys\nfrom pathlib import Path\nfrom stoker.report import page\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "assert len(page.library(Path('cache'))) > 4096\n"
+        "for name in ('new.html', 'old.html'):\n"
+        "    try:\n        page.write('x' * 5000, Path(name))\n"
+        "    except OSError as error:\n        print(error.strerror)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "File too large\n" * 2, done.stderr
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["cache", "old.html"]

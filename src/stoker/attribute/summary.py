@@ -1,11 +1,12 @@
 """Everything the doctor says about a run, as one record; still without a judgement."""
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
-from stoker.records.attributed import Attribution, Phase
+from stoker.records.attributed import Attribution, Pass, Phase
 from stoker.records.diagnosis import (
     Bound,
     Ceilings,
@@ -26,7 +27,7 @@ EVENT_NS, CALL_NS = 500, 200
 def summarise(seen: Observation, track: Track, named: Attribution, prediction: Prediction | None) -> Diagnosis:
     """One run in the words of the contract; findings and ceilings come from what is further right."""
     steady = named.steady
-    primary = [one for one in named.passes if one.is_train and one.batches]
+    primary = _primary(named)
     size = _batch_size(track, named)
     ours = {pid for bench in track.probes.benches for pid in bench.pids}
     return Diagnosis(
@@ -35,7 +36,7 @@ def summarise(seen: Observation, track: Track, named: Attribution, prediction: P
         epochs=_epochs(named),
         steps_per_epoch=next((one.length for one in primary), None),
         samples_per_s=size / steady.mean_step_s if steady and size and steady.mean_step_s else None,
-        startup_s=named.startup_s,
+        startup_s=named.startup_s if named.startup_s or named.steps else None,  # else no loop began
         first_batch_s=tuple(one.first_batch_s for one in primary),
         steady_step_s=steady.step_s if steady else None,
         mean_step_s=steady.mean_step_s if steady else None,
@@ -62,6 +63,14 @@ def summarise(seen: Observation, track: Track, named: Attribution, prediction: P
     )
 
 
+def within_reach(said: Diagnosis) -> Diagnosis:
+    """The same with ceilings that are not below what was really reached: they are measured apart, in other moments."""
+    reached = said.samples_per_s or 0.0
+    found = (said.ceilings.loader_samples_per_s, said.ceilings.compute_samples_per_s)
+    ceilings = Ceilings(*(None if one is None else max(one, reached) for one in found))
+    return dataclasses.replace(said, ceilings=ceilings)
+
+
 def overhead_share(track: Track, named: Attribution) -> float | None:
     """What Stoker itself cost the main thread: events and module calls at their measured price, and the sampler."""
     if not named.wall_s or track.own_ns is None:
@@ -70,13 +79,26 @@ def overhead_share(track: Track, named: Attribution) -> float | None:
     return (hooks_ns + track.own_ns) / 1e9 / named.wall_s
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _primary(named: Attribution) -> list[Pass]:
+    """The passes of the training loader that steps are counted by: its batch is the first to come in the first step."""
+    train = [one for one in named.passes if one.is_train and one.batches]
+    begun_ns = named.steps[0].start_ns if named.steps else 0
+    came_ns = {one.start_ns + round(one.first_batch_s * 1e9): one.loader for one in reversed(train)}
+    after = [time_ns for time_ns in came_ns if time_ns >= begun_ns]
+    return [one for one in train if one.loader == came_ns[min(after)]] if after else train
+
+
 def _epoch_s(track: Track, named: Attribution) -> tuple[float, ...]:
     """Whole training epochs, from one's start to the next, the last to the end of the script's own code.
 
     Not those in which experiments stood for some of the steps.
     """
-    train = [one for one in named.passes if one.is_train and one.batches]
-    train = [one for one in train if one.loader == train[0].loader]
+    train = _primary(named)
     exits = [time_ns for time_ns, code in zip(track.times_ns, track.codes, strict=True) if code == Kind.EXIT << 1]
     ends = [one.start_ns for one in train[1:]] + exits[:1]
     tried = any(window.batches for window in track.probes.windows)
@@ -242,9 +264,8 @@ def _notes(seen: Observation, track: Track, named: Attribution) -> tuple[str, ..
     for loader in sorted({cut.loader for cut in track.cuts}):
         cuts = [cut for cut in track.cuts if cut.loader == loader]
         of = f" of {cuts[0].length}" if cuts[0].length else ""
-        notes.append(
-            f"loader {loader}: {len(cuts)} epochs ended early, after {cuts[0].batches + cuts[0].aside}{of} batches"
-        )
+        seen_of = f"{cuts[0].batches + cuts[0].aside}{of}"
+        notes.append(f"loader {loader}: {counted(len(cuts), 'epoch')} ended early, after {seen_of} batches")
     if seen.ended_by_doctor:
         notes.append("the run was ended when enough had been seen")
     saved = [note.partition(": ")[2] for note in track.notes]
@@ -252,7 +273,8 @@ def _notes(seen: Observation, track: Track, named: Attribution) -> tuple[str, ..
         notes.append(f"torch.save was timed on scratch files; your checkpoints are untouched: {', '.join(saved)}")
     if track.made and not seen.whole:
         some = ", ".join(track.made[:3]) + (" …" if len(track.made) > 3 else "")  # noqa: PLR2004  a few are enough
-        notes.append(f"the script itself wrote {len(track.made)} new files; they are a shortened run's: {some}")
+        shortened = "; they are a shortened run's" if track.cuts or seen.ended_by_doctor else ""
+        notes.append(f"the script itself wrote {counted(len(track.made), 'new file')}{shortened}: {some}")
     if named.steps and not any(one.is_train for one in named.passes):
         notes.append("no DataLoader trained; data_wait is the gap before the forward pass")
     if seen.interrupted:

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -12,7 +13,7 @@ import click
 from stoker.advise import advise
 from stoker.attribute import attribute
 from stoker.attribute.course import course
-from stoker.attribute.summary import summarise
+from stoker.attribute.summary import counted, summarise, within_reach
 from stoker.commands import pages
 from stoker.commands.outputs import OutFile
 from stoker.diagnose import diagnose as judge
@@ -40,8 +41,8 @@ INTERRUPTED = 130
     show_default=True,
     help="How long to watch the training; experiments take at most half of it.",
 )
-@click.option("--json", "json_path", type=OutFile(), help="Also write the report as JSON to this file.")
-@click.option("--html", "html_path", type=OutFile(), help="Also write the page to this file.")
+@click.option("--json", "json_path", type=OutFile(), help="Also write the report as JSON; - is stdout.")
+@click.option("--html", "html_path", type=OutFile(dash=False), help="Also write the page to this file.")
 @click.option("--no-html", is_flag=True, help="Write no page with pictures.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Directory for the run's records.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -125,7 +126,30 @@ def _follow(directory: Path) -> tuple[Observation, Attribution, Diagnosis]:
     named = attribute(track)
     said = summarise(seen, track, named, forecast(named, track.epochs_planned))
     said = dataclasses.replace(said, epoch_parts=_parts(named), probes=track.probes)
-    return seen, named, advise(judge(seen, track, named, said), seen)
+    said = within_reach(judge(seen, track, named, said))
+    if said.steps < _needed(_asked(directory)):
+        said = _unjudged(said)
+    return seen, named, advise(said, seen)
+
+
+def _unjudged(said: Diagnosis) -> Diagnosis:
+    """Too few steps say nothing, except where the cause is what ended them."""
+    fatal = tuple(one for one in said.findings if one.cause == "shm-small")
+    return dataclasses.replace(said, findings=fatal, verdict=fatal[0].cause if fatal else None, bound=None)
+
+
+def _needed(asked: int | None) -> int:
+    """Steps that are judged: who asks for fewer means it."""
+    return min(NEEDED_STEPS, asked or NEEDED_STEPS)
+
+
+def _asked(directory: Path) -> int | None:
+    from stoker.observe.options import Options
+
+    try:
+        return Options.read(directory).steps
+    except (OSError, ValueError):  # records may be damaged, or of another version
+        return None
 
 
 def _parts(named: Attribution) -> dict[str, float] | None:
@@ -152,7 +176,7 @@ def _problem(seen: Observation, diagnosis: Diagnosis, code: int, steps: int | No
     """Why there is no full diagnosis, if so."""
     if code and not seen.ended_by_doctor:
         return ScriptFailedError(_failure(code, seen))
-    needed = min(NEEDED_STEPS, steps or NEEDED_STEPS)
+    needed = _needed(steps)
     if diagnosis.steps >= needed:
         return None
     if not seen.attached:
@@ -163,7 +187,8 @@ def _problem(seen: Observation, diagnosis: Diagnosis, code: int, steps: int | No
             "Is this the script that trains, and does it train with torch?"
         )
     return TooFewStepsError(
-        f"{diagnosis.steps} steps in {diagnosis.epochs} epochs were seen; at least {needed} are needed to judge. "
+        f"{counted(diagnosis.steps, 'step')} in {counted(diagnosis.epochs, 'epoch')} "
+        f"{'was' if diagnosis.steps == 1 else 'were'} seen; at least {needed} are needed to judge. "
         "Let the script train longer, or on more data."
     )
 
@@ -184,15 +209,18 @@ def _reason(seen: Observation) -> str:
 
 
 def _report(diagnosis: Diagnosis, row: Row, json_path: Path | None) -> None:
-    """Everything of ours goes to stderr: stdout is the script's."""
+    """Everything of ours goes to stderr: stdout is the script's, and what was asked for there comes after it."""
     from rich.console import Console
 
     from stoker.report import data, terminal
 
     text = data.dumps(diagnosis)
+    kept = row.directory / "diagnosis.json"
     try:
-        data.write(text, row.directory / "diagnosis.json")
-    except OSError as error:
+        data.write(text, kept)
+    except UsageError as error:  # a disk that has become full must not take the report away
+        with suppress(OSError):
+            kept.unlink(missing_ok=True)
         print(f"stoker: the report could not be kept: {error}", file=sys.stderr)
     console = Console(stderr=True)
     if diagnosis.steps:
@@ -201,7 +229,9 @@ def _report(diagnosis: Diagnosis, row: Row, json_path: Path | None) -> None:
         terminal.show_verdict(diagnosis, row.run, console)
     else:
         terminal.show_notes(diagnosis, console)
-    if json_path is not None:
+    if str(json_path) == "-":
+        print(text, flush=True)
+    elif json_path is not None:
         data.write(text, json_path)
 
 

@@ -155,7 +155,7 @@ class Diagnosis:
     epochs: int
     steps_per_epoch: int | None
     samples_per_s: float | None
-    startup_s: float
+    startup_s: float | None  # None if no training loop began
     first_batch_s: tuple[float, ...]
     steady_step_s: Spread | None
     mean_step_s: float | None
@@ -168,7 +168,7 @@ class Diagnosis:
     memory: Memory
     device: Device
     findings: tuple[Finding, ...]
-    verdict: str | None
+    verdict: str | None  # the first finding's cause, or healthy; None if too little was seen to judge
     overhead_share: float | None
     step_phases: tuple[Phase, ...]  # of a mean steady step; their shares sum to one
     bound: Bound | None

@@ -7,8 +7,10 @@ goes in as JSON that a script reads as data. Needs the extra `report`.
 
 import hashlib
 import json
+import os
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -118,7 +120,13 @@ def render(top: Top, sections: Sequence[Section], foot: str, kept: Path | None =
 def write(text: str, path: Path) -> None:
     """Write a page; a file name that is no text is shown as far as it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.encode("utf-8", "replace"))
+    is_new = not os.path.lexists(path)
+    try:
+        path.write_bytes(text.encode("utf-8", "replace"))
+    except OSError:
+        if is_new:  # half a page on a full disk is none
+            path.unlink(missing_ok=True)
+        raise
 
 
 @cache
@@ -183,10 +191,11 @@ def _read_kept(path: Path) -> str | None:
 
 def _keep(text: str, path: Path) -> None:
     head = f"// {hashlib.sha256(text.encode()).hexdigest()}\n"
+    fresh = path.with_suffix(".new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(".new")
         fresh.write_text(head + text, encoding="utf-8")
         fresh.replace(path)
-    except OSError:
-        return  # a full or read-only disk costs the next page a few seconds, nothing else
+    except OSError:  # a full or read-only disk costs the next page a few seconds, nothing else
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)

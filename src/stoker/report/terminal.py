@@ -9,6 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from stoker.attribute.summary import counted
 from stoker.records.attributed import LoaderWait, Phase
 from stoker.records.diagnosis import Diagnosis
 from stoker.report import findings, units
@@ -92,7 +93,8 @@ def headline(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
 def _measured(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     bound, spread = diagnosis.bound, diagnosis.steady_step_s
     if bound is None or spread is None:
-        yield "verdict", "no steady steps were seen"
+        few = f"{counted(diagnosis.steps, 'step')} {'is' if diagnosis.steps == 1 else 'are'} too few"
+        yield "verdict", f"not judged: {'no steady steps were seen' if spread is None else few}"
         return
     yield "bound by", f"{bound.part}: {units.share(bound.share)} of a steady step"
     yield "why", f"{units.seconds(bound.seconds)} of {units.seconds(diagnosis.mean_step_s)} a step{_where(diagnosis)}"
@@ -117,13 +119,14 @@ def _epoch(diagnosis: Diagnosis) -> str:
 
 
 def _seen(diagnosis: Diagnosis) -> str:
-    parts = [f"{diagnosis.steps} steps in {diagnosis.epochs} epochs", f"{units.seconds(diagnosis.wall_s)} of wall time"]
+    steps = f"{counted(diagnosis.steps, 'step')} in {counted(diagnosis.epochs, 'epoch')}"
+    parts = [steps, f"{units.seconds(diagnosis.wall_s)} of wall time"]
     if diagnosis.steady_step_s is not None:
         spread = diagnosis.steady_step_s
         tail = f"(p95 {units.seconds(spread.p95)}, p99 {units.seconds(spread.p99)})"
         parts.append(f"steady step {units.seconds(spread.median)} {tail}")
     if diagnosis.warmup_steps:
-        parts.append(f"warm-up {diagnosis.warmup_steps} steps")
+        parts.append(f"warm-up {counted(diagnosis.warmup_steps, 'step')}")
     if diagnosis.overhead_share is not None:
         parts.append(f"Stoker's own cost {units.share(diagnosis.overhead_share)}")
     return ", ".join(parts)
