@@ -149,8 +149,10 @@ def cpu_quota(facts: Facts) -> Finding | None:
     if share < THROTTLED or container.quota_cores >= facts.seen.machine.cores:
         return None
     most = facts.seen.machine.cores / container.quota_cores
-    gain = min(facts.potential if facts.waits else 1 / (1 - share), most)
-    if gain < GAIN or not (facts.waits or facts.device_step_s is None):
+    # A group that was held back while its loader was tried says little of that: what real steps waited does.
+    waits = facts.waits or (facts.is_slower and facts.wait_s > MOSTLY * facts.step_s)
+    gain = min(facts.potential if waits else 1 / (1 - share), most)
+    if gain < GAIN or not (waits or facts.device_step_s is None):
         return None
     return finding(
         "cpu-quota",
@@ -160,7 +162,9 @@ def cpu_quota(facts: Facts) -> Finding | None:
         ("of", container.seconds, "s"),
         gain=gain,
         off=facts.off("step"),
-        sure=noise.likely(share, THROTTLED, facts.off("step")),
+        sure=noise.likely(
+            share, THROTTLED, noise.LEAST
+        ),  # the kernel counts: that steps differ says nothing against it
     )
 
 
