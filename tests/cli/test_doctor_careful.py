@@ -1,8 +1,14 @@
-"""Scripts whose own objects object to being looked at train as they would alone."""
+"""Scripts whose own objects object to being looked at train as they would alone, and so do those that save."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from cli.doctor_program import doctor
 from scripts import LIGHT
@@ -131,3 +137,148 @@ def test_they_train_as_they_would_alone(tmp_path: Path, options: tuple[str, ...]
     assert done.stdout.splitlines() == [f"{name} 16" for name in LOOPS]
     assert done.report["steps"] >= 16
     assert done.seconds("data_wait") > 0
+
+
+SAVING = (
+    LIGHT
+    + """
+import glob, io, json, os, shutil, subprocess, tempfile, time
+from pathlib import Path
+from safetensors.torch import save_file
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def link(make, source, name):
+    if os.path.lexists(name):
+        os.unlink(name)
+    make(source, name)
+
+
+def pack(epoch, **how):
+    buffer = io.BytesIO()
+    torch.save({"epoch": epoch}, buffer, **how)
+    return buffer.getvalue()
+
+
+before = Path("ck/003.pt").read_bytes()
+Path("pretrained.pth").write_bytes(before)  # as one that is downloaded
+time.sleep(0.1)
+start = torch.load(sorted(glob.glob("ck/*.pt"))[-1])["epoch"] + 1
+print("resume at", start)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for epoch in range(2):
+    for (x,) in DataLoader(TensorDataset(torch.randn(160, 4)), 8):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    torch.save({"epoch": epoch}, "model.pt")
+    link(os.symlink, "model.pt", "latest.pt")
+    link(os.symlink, "model.pt", "new-latest.pt")
+    link(os.link, "model.pt", "hard.pt")
+    link(os.link, "model.pt", "new-hard.pt")
+    shutil.copyfile("model.pt", "best.pt")
+    read = subprocess.run(["cat", "model.pt"], capture_output=True, check=True).stdout
+    names = ("model.pt", "latest.pt", "new-latest.pt", "hard.pt", "new-hard.pt", "best.pt", io.BytesIO(read))
+    print(*(torch.load(name)["epoch"] for name in names))
+    with open("linked/part.tmp", "wb") as file:
+        torch.save({"epoch": start + epoch}, file)
+    os.replace("linked/part.tmp", f"linked/{start + epoch:03d}.pt")
+    fd, part = tempfile.mkstemp()
+    with os.fdopen(fd, "wb") as file:
+        file.write(pack(epoch))
+    shutil.move(part, f"bytes-{epoch}.ckpt")
+    fd, part = tempfile.mkstemp(dir=".")
+    with os.fdopen(fd, "wb") as file:
+        torch.save({}, file, _use_new_zipfile_serialization=False)
+    os.rename(part, "descriptor.bin")
+    Path("legacy.pth").write_bytes(pack(epoch, _use_new_zipfile_serialization=False, pickle_protocol=4))
+    folder = f"out/checkpoint-{epoch}"
+    os.makedirs(folder + ".part/more")
+    save_file(model.state_dict(), f"{folder}.part/model.safetensors")
+    torch.save({}, f"{folder}.part/optimizer.pt")
+    Path(f"{folder}.part/state.json").write_text("{}")
+    shutil.copy2("own.py", f"{folder}.part/more")
+    os.symlink(os.path.abspath("ck"), f"{folder}.part/all")
+    os.rename(folder + ".part", folder)
+    link(os.symlink, f"checkpoint-{epoch}", "out/last")
+    os.makedirs("figures", exist_ok=True)
+    Path("figures/loss.png").write_text("PK")
+    Path("metrics.json").write_text(json.dumps(epoch))
+    print(sorted(os.listdir("ck")), sorted(os.listdir(folder)))
+"""
+)
+
+
+def contents(folder: Path) -> dict[str, bytes | str]:
+    """Every file and folder but Stoker's own; of a link, where it leads."""
+    paths = [path for path in folder.rglob("*") if not {".stoker", "report.json"} & set(path.relative_to(folder).parts)]
+    return {
+        str(path.relative_to(folder)): str(path.readlink())
+        if path.is_symlink()
+        else path.read_bytes()
+        if path.is_file()
+        else ""
+        for path in paths
+    }
+
+
+def saved_before(folder: Path, script: str) -> dict[str, bytes | str]:
+    """A folder in which somebody has trained."""
+    (folder / "ck").mkdir()
+    (folder / "linked").symlink_to("ck")
+    torch.save({"epoch": 3}, folder / "ck" / "003.pt")
+    torch.save({"epoch": 99}, folder / "model.pt")
+    (folder / "latest.pt").symlink_to("model.pt")
+    (folder / "hard.pt").hardlink_to(folder / "model.pt")
+    (folder / "own.py").write_text(script)
+    time.sleep(0.05)  # files are stamped more coarsely than that
+    return contents(folder)
+
+
+@pytest.mark.slow
+def test_checkpoints_are_what_they_would_be_and_are_gone_afterwards(tmp_path: Path) -> None:
+    before = saved_before(tmp_path, SAVING)
+    done = doctor(tmp_path, "own.py")
+    assert done.code == 0, done.stderr
+    saved = ["all", "model.safetensors", "more", "optimizer.pt", "state.json"]
+    assert done.stdout.splitlines() == [
+        "resume at 4",
+        "0 0 0 0 0 0 99",  # only another program finds what was there before, which is never touched
+        f"['003.pt', '004.pt'] {saved}",
+        "1 1 1 1 1 1 99",
+        f"['003.pt', '004.pt', '005.pt'] {saved}",
+    ]
+    assert done.seconds("checkpoint") > 0
+    after = contents(tmp_path)
+    others = {name: after.pop(name, None) for name in set(after) - set(before)}
+    assert after == before
+    assert others == {
+        "pretrained.pth": before["ck/003.pt"],
+        "figures": "",
+        "figures/loss.png": b"PK",
+        "metrics.json": b"1",
+    }
+    assert "3 new files" in " ".join(done.report["notes"])
+    assert (tmp_path / "model.pt").stat().st_nlink == 2
+
+
+@pytest.mark.slow
+def test_after_kill_9_of_everybody_checkpoints_are_as_they_were_and_the_next_command_removes_new_ones(
+    tmp_path: Path,
+) -> None:
+    hangs = "\nimport os, time\ntorch.save({}, 'model.pt')\nos.mkdir('out')\nopen('out/a.json', 'w').close()\n"
+    hangs += "torch.save({}, open('out/a.pt', 'wb'))\nprint('now', flush=True)\ntime.sleep(60)\n"
+    before = saved_before(tmp_path, LIGHT + hangs)
+    command = [sys.executable, "-m", "stoker", "doctor", "--", sys.executable, "own.py"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"now\n"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    killed = contents(tmp_path)
+    assert set(killed) - set(before) == {"out", "out/a.json", "out/a.pt"}
+    assert {name: killed[name] for name in before} == before
+    doctor(tmp_path, sys.executable, "-c", "")
+    assert contents(tmp_path) == before

@@ -2,16 +2,24 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from cli.doctor_program import doctor, script
 from scripts import LIGHT
+from stoker.observe.leftovers import holds_checkpoint
 from stoker.observe.originals import JOURNAL, Originals, open_journal, recover, restore
 
 BEFORE = {
@@ -125,7 +133,7 @@ def test_whatever_happened_to_a_file_before_it_was_overwritten(tmp_path: Path) -
         "added": "OLDmore"  # what is added to overwrites nothing
     }
     left = {path.name for path in tmp_path.iterdir()} - {*THERE, "runs", "own.py", "report.json", "out", ".stoker"}
-    assert left == {"runs_before", "best-last.pt", "best-kept.pt"}  # no checkpoint of the run's own
+    assert left == {"runs_before"}  # no checkpoint of the run's own
     assert (tmp_path / "rotated").stat().st_nlink == 1
     assert not list(tmp_path.rglob(".stoker-*"))
 
@@ -191,12 +199,12 @@ def test_two_runs_in_one_folder_leave_it_as_it_was(tmp_path: Path) -> None:
         open_journal(tmp_path / "runs" / name)
         runs.append(Originals(tmp_path / "runs" / name, time.time()))
         time.sleep(0.05)
-        runs[-1].losing(metrics)
+        runs[-1].saving(metrics)
         metrics.write_text(f"of {name}")
         time.sleep(0.05)
     restore(tmp_path / "runs" / "a")
     assert metrics.read_text() == "precious"
-    runs[1].losing(metrics)
+    runs[1].saving(metrics)
     metrics.write_text("of b again")
     restore(tmp_path / "runs" / "b")
     assert metrics.read_text() == "precious"
@@ -250,3 +258,157 @@ def test_nobody_puts_back_what_a_living_run_has_moved(tmp_path: Path) -> None:
         time.sleep(0.1)
     assert (tmp_path / "x").read_text() == "precious"
     assert not (run / JOURNAL).exists()
+
+
+def test_an_original_that_cannot_be_moved_aside_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, model = tmp_path / "run", tmp_path / "model.pt"
+    run.mkdir()
+    model.write_text("precious")
+    time.sleep(0.05)
+    originals = Originals(run, time.time())
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "rename", refuse)
+    monkeypatch.setattr(os, "link", refuse)
+    originals.saving(model)
+    model.write_text("of the run")
+    restore(run)
+    assert model.read_text() == "precious"
+    model.touch()
+    monkeypatch.setattr("shutil.copy2", refuse)
+    with pytest.raises(OSError, match=r"model\.pt is not written"):
+        Originals(run, time.time() + 1).saving(model)
+
+
+def test_nothing_is_removed_that_the_run_did_not_make(tmp_path: Path) -> None:
+    run, new, other = tmp_path / "run", tmp_path / "new", tmp_path / "other"
+    other.mkdir()
+    torch.save({}, tmp_path / "mine.pt")
+    torch.save({}, other / "x.pt")
+    time.sleep(0.05)
+    run.mkdir()
+    (run / "run.json").write_text(json.dumps({"started_s": time.time()}))
+    new.mkdir()
+    for name in ("a.pt", "unheard.json"):
+        torch.save({}, new / name)
+    (tmp_path / "mine.pt").rename(new / "mine.pt")  # by another program: nobody heard of it
+    (tmp_path / "led").symlink_to(other)
+    lines = [
+        {"folder": str(new)},
+        {"saved": str(new / "a.pt"), "at": time.time() - 1},
+        *({"new": str(path)} for path in (new / "a.pt", tmp_path / "led" / "x.pt", other / "x.pt", other)),
+    ]
+    (run / JOURNAL).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    restore(run)
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert left == {"run", "run/run.json", "new", "new/mine.pt", "other", "other/x.pt", "led"}
+
+
+WRITES = """
+import os, shutil, sys, time, zipfile
+from pathlib import Path
+from stoker.observe.originals import Originals
+
+originals = Originals(Path("run").absolute(), float(sys.argv[1]))
+originals.start()
+
+
+def save(name):  # what torch.save does, without torch
+    originals.saving(name)
+    with zipfile.ZipFile(name, "w") as file:
+        file.writestr("archive/data.pkl", "new")
+
+
+save("model.pt")
+os.unlink("latest")
+os.symlink("model.pt", "latest")
+os.rename("old", "older")
+os.mkdir("old")
+save("old/a.pt")
+os.rename("best.pt", "old/best.pt")
+save("best.pt")
+save("part")
+os.replace("part", "last.pt")
+os.makedirs("out/1.part")
+save("out/1.part/w.pt")
+Path("out/1.part/state.json").write_text("new")
+os.rename("out/1.part", "out/1")
+shutil.rmtree("gone")
+os.mkdir("gone")
+save("gone/b.pt")
+Path("log.txt").write_text("stays")
+"""
+
+
+def files(folder: Path) -> dict[str, str]:
+    """Of every file its bytes, of every link where it leads."""
+    paths = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_symlink() or path.is_file()}
+    return {
+        name: str(path.readlink()) if path.is_symlink() else path.read_text(errors="replace")
+        for name, path in paths.items()
+        if not name.startswith("run/")
+    }
+
+
+@pytest.mark.slow
+def test_whenever_putting_back_is_killed_the_next_goes_on_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acts = {name: getattr(os, name) for name in ("unlink", "replace", "rename", "truncate", "rmdir")}
+    kills = 0
+    for at in range(200):
+        place = tmp_path / f"{at}"
+        before = overwritten(place)
+        calls = iter(range(200))
+
+        def act(*args: object, name: str, kill: int = at, calls: Iterator[int] = calls, **kwargs: object) -> None:
+            if next(calls) == kill:
+                raise KeyboardInterrupt
+            acts[name](*args, **kwargs)
+
+        for name in acts:
+            monkeypatch.setattr(os, name, partial(act, name=name))
+        with suppress(KeyboardInterrupt):
+            restore(place / "run")
+        monkeypatch.undo()
+        kills += (is_killed := next(calls) > at)
+        restore(place / "run")
+        assert files(place) == {**before, "log.txt": "stays"}, f"killed before act {at}"
+        if not is_killed:
+            break
+    assert kills > 20
+
+
+def overwritten(place: Path) -> dict[str, str]:
+    """A place where a run has ended, and nothing was put back; returns what was there before."""
+    for name in ("run/x", "old/a.pt", "gone/b.pt", "model.pt", "best.pt", "last.pt"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(f"precious {name}")
+    (place / "latest").symlink_to("old/a.pt")
+    before = files(place)
+    time.sleep(0.02)
+    began_s = time.time()
+    (place / "run" / "run.json").write_text(json.dumps({"started_s": began_s}))
+    subprocess.run([sys.executable, "-c", WRITES, str(began_s)], cwd=place, check=True)
+    return before
+
+
+def test_a_checkpoint_is_known_by_what_it_holds(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 1)
+    torch.save(model.state_dict(), tmp_path / "archive")
+    torch.save({}, tmp_path / "legacy", _use_new_zipfile_serialization=False)
+    save_file(model.state_dict(), tmp_path / "tensors")
+    (tmp_path / "link").symlink_to("archive")
+    assert {path.name for path in tmp_path.iterdir() if not holds_checkpoint(str(path))} == set()
+    others = tmp_path / "others"
+    others.mkdir()
+    np.savez(others / "arrays.npz", a=np.ones(3))
+    (others / "torn.zip").write_bytes((tmp_path / "archive").read_bytes()[:100])
+    (others / "state.pkl").write_bytes(pickle.dumps({"a": 1}))
+    (others / "text.json").write_text('{"a": 1}')
+    (others / "empty").touch()
+    (others / "nowhere").symlink_to("nothing")
+    os.mkfifo(others / "pipe")
+    assert [path.name for path in others.iterdir() if holds_checkpoint(str(path))] == []

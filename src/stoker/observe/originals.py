@@ -2,26 +2,36 @@
 
 Python tells its audit hooks of every file that is about to be opened, removed or renamed. Before an original is
 truncated it is moved aside, before it is removed or replaced it gets a second name, and a line in a journal says so.
-When the run has ended, whoever started it puts everything back, and removes the checkpoints that were not there before;
-after kill -9 of all of them, the next command does.
+When the run has ended, whoever started it puts everything back, and removes the checkpoints that were not there before
+(see `leftovers`); after kill -9 of all of them, the next command does.
 
     {"path": …, "kept": …}     an original, and where it lies meanwhile
-    {"moved": […, …]}          a folder that was there, from one name to another
-    {"made": …}                a checkpoint, or another name of an original, where there was nothing
+    {"moved": […, …], …}       a folder that was there, from one name to another; by its inode it is known again
+    {"made": …}                another name of an original, where there was nothing
+    {"new": …}                 a file or a link where there was nothing
+    {"folder": …}              a folder where there was nothing
+    {"renamed": […, …]}        a file, or a folder of the run's, from one name to another
+    {"saved": …, "at": …}      where a checkpoint was written by one who writes checkpoints; null for into memory
 """
 
 import json
 import math
 import os
+import shutil
 import sys
 import tempfile
 import time
 from _thread import get_ident
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
+from errno import ENOSPC
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from stat import S_IMODE, S_ISLNK, S_ISREG
 from typing import Any
+
+from stoker.observe import leftovers
 
 JOURNAL = "originals.jsonl"
 KEPT = ".stoker-original-"
@@ -30,7 +40,16 @@ GRACE_S = 5.0
 NEW_FILES = 50
 """How many names of new files are kept for the report."""
 _NOT_FILES = ("/proc/", "/dev/", "/sys/")
-_NOT_THEIRS = (f"{os.sep}__pycache__{os.sep}", f"{os.sep}.cache{os.sep}", f"{os.sep}.stoker{os.sep}")
+_OWN = (f"{os.sep}__pycache__{os.sep}", f"{os.sep}.stoker{os.sep}")
+_NOT_THEIRS = (*_OWN, leftovers.CACHE)
+
+
+class UnkeptError(OSError):
+    """An original would be lost: what the script is about to do fails instead."""
+
+
+_link = os.link
+"""The system's own: `saves` puts another in its place, which knows where the script's checkpoints are."""
 
 
 class Originals:
@@ -45,12 +64,12 @@ class Originals:
         self._made: dict[str, None] = {}
         self._folders: set[str] = set()
         """Folders that the script made."""
+        self._removed_folders: set[str] = set()
+        """Folders that were there, and are not new when the script makes them again."""
         self._touched: set[str] = set()
         """Originals whose times say otherwise, because the script has touched or added to them."""
         self._moved: set[str] = set()
         """Where originals lie that the script renamed; their bytes have a second name already."""
-        self._saved: set[str] = set()
-        """Checkpoints of the script where there were none."""
         self._off = False
         scratch = tempfile.gettempdir() + os.sep
         elsewhere = () if str(Path.cwd()).startswith(scratch) else (scratch,)
@@ -61,7 +80,10 @@ class Originals:
             "os.rename": self._renamed,
             "os.truncate": self._truncated,
             "os.mkdir": self._new_folder,
-            **dict.fromkeys(("os.utime", "os.chmod", "os.chown", "os.link"), self._changed),
+            "os.rmdir": self._removed_folder,
+            "os.link": self._linked,
+            "os.symlink": self._led,
+            **dict.fromkeys(("os.utime", "os.chmod", "os.chown"), self._changed),
         }
 
     def start(self) -> None:
@@ -73,21 +95,28 @@ class Originals:
         self._off = True
 
     def new_files(self) -> list[str]:
-        """What the script itself made and left, as far as it was seen."""
-        return [path for path in self._made if path not in self._saved and os.path.exists(path)]  # noqa: PTH110
+        """What the script itself made and will leave, as far as it was seen."""
+        entries = [entry for entry, _ in _entries(self._journal)]
+        going = {entry["path"] for entry in entries if "path" in entry}
+        going.update(leftovers.find(entries, self._started_ns / 1e9, str(self._journal.parent)).files)
+        made = (path for path in self._made if path not in going and os.path.lexists(path) and self._is_theirs(path))
+        return list(islice(made, NEW_FILES))
 
-    def losing(self, path: Any) -> None:
-        """A file is about to be written by something that Python does not hear of."""
-        if isinstance(path, (str, os.PathLike)):
-            self._hear("open", (path, "w", os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+    def saving(self, target: Any) -> None:
+        """A checkpoint is about to be written, to a path, into an open file, or into memory.
 
-    def leaves_room(self, path: str) -> bool:
-        """True if a checkpoint can be written to this path, because nothing of the user's lies there."""
-        name = os.path.realpath(path)
-        if name not in self._saved and not os.path.lexists(name):
-            self._saved.add(name)
-            self._write({"made": name})
-        return not self._is_original(name) and name not in self._moved
+        Python does not hear of the first: what lies there is kept, as if it were opened.
+        """
+        name = _name_of(target)
+        if name is not None and isinstance(target, (str, os.PathLike)):
+            self._hear("open", (name, "w", os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+        with suppress(OSError):
+            self._write({"saved": name, "at": time.time()})
+
+    def lies_at(self, path: Any) -> bool:
+        """True if a file of the user's lies at this path, or behind it."""
+        name = os.path.realpath(os.fsdecode(path))
+        return self._is_original(name) or name in self._moved
 
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         act = self._acts.get(event)
@@ -99,6 +128,8 @@ class Originals:
         self._busy.add(thread)
         try:
             act(*args)
+        except UnkeptError:
+            raise
         except Exception:  # noqa: BLE001, S110  the script goes on as it would
             pass
         finally:
@@ -107,25 +138,28 @@ class Originals:
     def _opened(self, path: Any, _: Any, flags: Any) -> None:
         if not isinstance(flags, int) or not flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC):
             return
-        if not flags & os.O_TRUNC:
-            self._changed(path)
-        elif (name := _name(path)) is not None:
-            self._emptied(os.path.realpath(name), creates=bool(flags & os.O_CREAT))
+        name = _name(path)
+        if name is None:
+            return
+        name = os.path.realpath(name)
+        if flags & os.O_CREAT and not os.path.lexists(name):
+            self._new(name)
+        elif flags & os.O_TRUNC:
+            self._emptied(name, creates=bool(flags & os.O_CREAT))
+        else:
+            self._changed(name)
 
     def _emptied(self, name: str, *, creates: bool) -> None:
         """A file is about to lose its bytes: the name is made free for others, which hold only what is written now."""
-        if not os.path.lexists(name):
-            self._new(name)
-            return
         mode = os.stat(name).st_mode  # noqa: PTH116
         if name in self._moved:
             os.unlink(name)  # noqa: PTH108
         elif self._is_original(name):
-            with self._kept(name) as kept:
-                os.rename(name, kept)  # noqa: PTH104
+            self._keep(name, os.rename)
         else:
             return
         self._forget(name)
+        self._new(name)
         if not creates:
             os.close(os.open(name, os.O_WRONLY | os.O_CREAT, S_IMODE(mode)))
 
@@ -162,23 +196,49 @@ class Originals:
         if before is None or after is None:
             return
         if os.path.isdir(before) and not os.path.islink(before):  # noqa: PTH112, PTH114
-            if before not in self._folders:
-                self._write({"moved": [before, after]})
+            self._renamed_folder(before, after)
+            return
+        if before.startswith(self._directory):  # what was saved beside an original gets a name of its own
+            self._second_name(after)
+            self._forget(after)
+            self._made.pop(after, None)
+            self._new(after)
+            self._write({"saved": after, "at": time.time()})
             return
         moves = self._is_original(before) or before in self._moved
         for name in (before, after):
             if name not in self._moved:
                 self._second_name(name)
             self._forget(name)
+        self._write({"renamed": [before, after]})
         if moves:
             self._moved.add(after)
             self._write({"made": after})
+        self._made.pop(after, None)
         if before in self._made:
             del self._made[before]
-            self._new(after)
-        if before in self._saved:
-            self._saved.add(after)
-            self._write({"made": after})
+            self._made[after] = None
+
+    def _linked(self, source: Any, target: Any, source_folder: Any = -1, target_folder: Any = -1) -> None:
+        self._changed(_name(source, source_folder))
+        self._led(source, target, target_folder)
+
+    def _led(self, _: Any, target: Any, folder: Any = -1) -> None:
+        """A second name for a file, or one that leads to it."""
+        name = _name(target, folder)
+        if name is not None and not os.path.lexists(name):
+            self._new(name)
+
+    def _renamed_folder(self, before: str, after: str) -> None:
+        # Another process of the run may have made it.
+        is_new = before in self._folders or json.dumps({"folder": before}) in self._journal.read_text()
+        if is_new:
+            self._folders.add(after)
+            self._write({"renamed": [before, after]})
+        else:
+            self._write({"moved": [before, after], "inode": os.stat(before).st_ino})  # noqa: PTH116
+        inside = before + os.sep
+        self._made = {after + name[len(before) :] if name.startswith(inside) else name: None for name in self._made}
 
     def _forget(self, name: str) -> None:
         """Nothing of the user's has this name any more."""
@@ -187,13 +247,18 @@ class Originals:
 
     def _new_folder(self, path: Any, _: Any = None, folder: Any = -1) -> None:
         name = _name(path, folder)
-        if name is not None and not os.path.lexists(name):
+        if name is not None and name not in self._removed_folders and not os.path.lexists(name):
             self._folders.add(name)
+            self._write({"folder": name})
+
+    def _removed_folder(self, path: Any, folder: Any = -1) -> None:
+        name = _name(path, folder)
+        if name is not None and name not in self._folders:
+            self._removed_folders.add(name)
 
     def _second_name(self, name: str) -> None:
         if self._is_original(name):
-            with self._kept(name) as kept:
-                os.link(name, kept, follow_symlinks=False)
+            self._keep(name, partial(_link, follow_symlinks=False))
 
     def _is_original(self, name: str) -> bool:
         """True if this file was there when the run began."""
@@ -215,35 +280,71 @@ class Originals:
         journals = [path for path in own.parent.glob(f"*/{JOURNAL}") if path.parent != own]
         return any(json.dumps(name) in path.read_text() for path in journals)
 
-    @contextmanager
-    def _kept(self, name: str) -> Iterator[str]:
-        """Where to keep a file: with the run's records, or beside it if that is another disk."""
-        folder = os.path.dirname(name)  # noqa: PTH120
-        same_disk = os.stat(folder).st_dev == os.stat(self._directory).st_dev  # noqa: PTH116
+    def _keep(self, name: str, move: Callable[[str, str], None]) -> None:
+        """Keep a file with the run's records, or beside it if that is another disk; a copy where neither can be."""
+        try:
+            folder = os.path.dirname(name)  # noqa: PTH120
+            same_disk = os.stat(folder).st_dev == os.stat(self._directory).st_dev  # noqa: PTH116
+            try:
+                move(name, self._place(name, self._directory if same_disk else folder))
+            except OSError:
+                kept = self._place(name, self._directory)
+                shutil.copy2(name, f"{kept}.part", follow_symlinks=False)
+                os.replace(f"{kept}.part", kept)  # noqa: PTH105  whoever is killed here leaves all of it or nothing
+        except OSError as error:
+            if os.path.lexists(name):  # no other process was quicker
+                said = f"stoker: {name} is not written, because it could not be kept aside: {error}"
+                raise UnkeptError(said) from error
+
+    def _place(self, name: str, folder: str) -> str:
         self._count += 1
-        file = f"{KEPT}{os.getpid()}-{self._count}"
-        kept = os.path.join(self._directory if same_disk else folder, file)  # noqa: PTH118
+        kept = os.path.join(folder, f"{KEPT}{os.getpid()}-{self._count}")  # noqa: PTH118
         self._write({"path": name, "kept": kept})
-        yield kept
+        return kept
 
     def _write(self, entry: dict[str, Any]) -> None:
-        with self._journal.open("a") as journal:
-            journal.write(json.dumps(entry) + "\n")
+        journal = os.open(self._journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            line = f"\n{json.dumps(entry)}\n".encode()  # one that a full disk tore may stand before
+            if os.write(journal, line) < len(line):
+                raise OSError(ENOSPC, os.strerror(ENOSPC))
+        finally:
+            os.close(journal)
 
     def _new(self, name: str) -> None:
-        theirs = not any(part in name for part in _NOT_THEIRS) and not name.startswith(self._not_theirs)
-        if theirs and len(self._made) < NEW_FILES:
+        if name not in self._made and not self._is_nobodys(name):
             self._made[name] = None
+            self._write({"new": name})
+
+    def _is_nobodys(self, name: str) -> bool:
+        return name.startswith((*_NOT_FILES, self._directory)) or any(part in name for part in _OWN)
+
+    def _is_theirs(self, name: str) -> bool:
+        """True for a file that is worth telling of."""
+        return not any(part in name for part in _NOT_THEIRS) and not name.startswith(self._not_theirs)
+
+
+def _name_of(target: Any) -> str | None:
+    """The absolute path of a file that is given by its own, or open; None for anything else that can be written to."""
+    try:
+        if isinstance(target, tempfile.SpooledTemporaryFile):
+            return None  # to ask for its number would make it a file
+        if not isinstance(target, (str, os.PathLike)):
+            target = os.readlink(f"/proc/self/fd/{target.fileno()}")  # noqa: PTH115
+        return os.path.realpath(os.fsdecode(target))
+    except Exception:  # noqa: BLE001  whatever a script's own object says to that
+        return None
 
 
 def _name(path: Any, folder: Any = -1) -> str | None:
     """The absolute path an event speaks of; None for an open descriptor."""
-    if isinstance(path, int):
+    if path is None or isinstance(path, int):
         return None
     name = os.fsdecode(path)
     if isinstance(folder, int) and folder >= 0 and not os.path.isabs(name):  # noqa: PTH117
         name = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), name)  # noqa: PTH115, PTH118
-    return os.path.abspath(name)  # noqa: PTH100
+    above, last = os.path.split(os.path.abspath(name))  # noqa: PTH100
+    return os.path.join(os.path.realpath(above), last)  # noqa: PTH118  one name, whatever links led there
 
 
 # ---- the parent's side -----------------------------------------------------------------------------------
@@ -261,9 +362,11 @@ def restore(directory: Path, until_s: float = math.inf) -> list[str]:
     What was written after `until_s` is somebody else's, and stays.
     """
     journal = directory / JOURNAL
+    entries = _entries(journal)
+    remains = leftovers.find([entry for entry, _ in entries], began_s(directory), str(directory))
     back: set[str] = set()
-    stuck = []
-    for entry, at in reversed(_entries(journal)):
+    stuck = _remove(remains, until_s)
+    for entry, at in reversed(entries):
         try:
             if not _is_newer(entry, until_s):
                 _undo(entry, back)
@@ -273,11 +376,30 @@ def restore(directory: Path, until_s: float = math.inf) -> list[str]:
             lies = f"; it lies at {entry['kept']}" if "kept" in entry else ""
             print(f"stoker: {told} could not be put back ({error}){lies}", file=sys.stderr)
         os.truncate(journal, at)  # whoever is killed here must not take it back twice
+    for folder in remains.folders:
+        with suppress(OSError):  # something else is in it
+            os.rmdir(folder)  # noqa: PTH106
     if stuck:
         journal.write_text("".join(json.dumps(entry) + "\n" for entry in reversed(stuck)))
     else:
         journal.unlink(missing_ok=True)
     return sorted(back)
+
+
+def _remove(remains: leftovers.Leftovers, until_s: float) -> list[dict[str, Any]]:
+    """Remove the run's checkpoints; returns entries for those that could not be."""
+    # One of two names of a file is as new as the removal of the other: all are looked at before.
+    mine = {name: leftovers.changed_s(name) <= until_s for name in remains.files}
+    stuck = []
+    for name in (name for name, is_mine in mine.items() if is_mine):
+        try:
+            os.unlink(name)  # noqa: PTH108
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            stuck.append({"made": name})
+            print(f"stoker: {name}, a checkpoint of a shortened run, could not be removed ({error})", file=sys.stderr)
+    return stuck
 
 
 def _is_newer(entry: dict[str, Any], until_s: float) -> bool:
@@ -297,19 +419,40 @@ def _undo(entry: dict[str, Any], back: set[str]) -> None:
     """Take back one change, and say of which path."""
     if "kept" in entry and os.path.lexists(entry["kept"]):
         Path(entry["path"]).parent.mkdir(parents=True, exist_ok=True)
-        os.replace(entry["kept"], entry["path"])  # noqa: PTH105
+        _put_back(entry["kept"], entry["path"])
         back.add(entry["path"])
     elif "made" in entry:
         Path(entry["made"]).unlink(missing_ok=True)
-    elif "moved" in entry and os.path.lexists(entry["moved"][1]):
-        before, after = map(Path, entry["moved"])
-        if os.path.lexists(before):  # the script has made a new one: they change names
-            aside = after.with_name(f".stoker-{after.name}")
-            after.rename(aside)
-            before.rename(after)
-            after = aside
-        after.rename(before)
-        back.add(str(before))
+    elif "moved" in entry:
+        before, after = entry["moved"]
+        if _move_back(Path(before), Path(after), entry.get("inode")):
+            back.add(before)
+
+
+def _move_back(before: Path, after: Path, inode: int | None) -> bool:
+    """Give a folder its name back; if the script has made a new one, they change names. Can be killed anywhere."""
+    aside = after.with_name(f".stoker-{after.name}")
+    if not aside.exists():
+        if not os.path.lexists(after) or (before.exists() and before.stat().st_ino == inode):
+            return False
+        if not os.path.lexists(before):
+            after.rename(before)
+            return True
+        after.rename(aside)
+    if os.path.lexists(before):
+        before.rename(after)
+    aside.rename(before)
+    return True
+
+
+def _put_back(kept: str, path: str) -> None:
+    try:
+        os.replace(kept, path)  # noqa: PTH105
+    except OSError:  # a copy on another disk, or for a folder in which nothing can be renamed
+        if os.path.islink(kept) or os.path.islink(path):  # noqa: PTH114
+            raise
+        shutil.copy2(kept, path)
+    Path(kept).unlink(missing_ok=True)  # where both were names of one file, replacing leaves both
 
 
 def recover(home: Path) -> list[str]:

@@ -1,8 +1,9 @@
 """Checkpoints are timed, and on a diagnostic run written so that the user's own stay as they were.
 
-Where there is none, one is written in its place, and removed when the run has ended. One that was there is never
-touched: the new one is written beside, and while the script runs, the path leads there: the script can open, load,
-rename, list the size of, or remove what it saved. Nothing is intercepted before the first such save.
+Where there is none, one is written in its place, and removed when the run has ended (see `leftovers`). One that was
+there is never touched, whoever is killed: the new one is written beside, and while the script runs, the path and links
+to it lead there: the script can open, load, link, rename, list the size of, or remove what it saved. Nothing is
+intercepted before the first such save. Only other programs find what was there before.
 """
 
 import builtins
@@ -20,8 +21,10 @@ from stoker.observe.recorder import Recorder
 from stoker.observe.spans import spanned
 from stoker.records.observed import Kind
 
-PATHS = {"path", "file", "f"}
+PATHS = {"path", "file", "f", "src"}
 """What those who open a path call it."""
+IN_MEMORY = -1
+"""The place of the target among the arguments of a writer that has none."""
 
 
 class Saves:
@@ -75,6 +78,7 @@ class Saves:
     def watch_safetensors(self, module: ModuleType) -> None:
         """Another format of checkpoints."""
         self._watch_writer(module, "serialize_file", 1)
+        self._watch_writer(module, "serialize", IN_MEMORY)
 
     def _watch_writer(self, owner: Any, name: str, place: int) -> None:
         """What writes a file without Python is timed too, and an original at its place is kept before."""
@@ -83,7 +87,8 @@ class Saves:
         @functools.wraps(original)
         def write(*args: Any, **kwargs: Any) -> Any:
             if originals is not None:
-                originals.losing(args[place] if len(args) > place else kwargs.get("filename", kwargs.get("f")))
+                given = args[place] if 0 <= place < len(args) else kwargs.get("filename", kwargs.get("f"))
+                originals.saving(given)
             return original(*args, **kwargs)
 
         self._patches.set(owner, name, spanned(self._noted(write), self._recorder, Kind.SAVE))
@@ -105,6 +110,8 @@ class Saves:
         @functools.wraps(original)
         def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
             scratch = self._beside(f, originals)
+            if scratch is None:
+                originals.saving(f)
             result = original(obj, f if scratch is None else scratch, *args, **kwargs)
             if scratch is not None:
                 self._where[_key(f)] = scratch
@@ -123,7 +130,7 @@ class Saves:
         if known is not None:
             return known
         self._recorder.note("redirected", path=os.fspath(target))
-        if originals.leaves_room(os.fspath(target)):
+        if not originals.lies_at(target):
             return None
         same_disk = folder.stat().st_dev == self._directory.stat().st_dev
         home = self._directory if same_disk else folder
@@ -138,7 +145,7 @@ class Saves:
         if self._intercepting or self._torch is None:
             return
         self._intercepting = True
-        for name in ("stat", "remove", "unlink", "replace", "rename"):
+        for name in ("stat", "link", "remove", "unlink", "replace", "rename"):
             self._patches.set(os, name, getattr(self, f"_{name}")(getattr(os, name)))
         for owner, name in ((self._torch, "load"), (builtins, "open"), (io, "open")):
             self._patches.set(owner, name, self._read(getattr(owner, name)))
@@ -149,14 +156,18 @@ class Saves:
         @functools.wraps(original)
         def read(*args: Any, **kwargs: Any) -> Any:
             if args:
-                args = (self._where.get(_key(args[0]), args[0]), *args[1:])
+                args = (self._found(args[0]), *args[1:])
             for name in PATHS & kwargs.keys():
-                kwargs[name] = self._where.get(_key(kwargs[name]), kwargs[name])
+                kwargs[name] = self._found(kwargs[name])
             return original(*args, **kwargs)
 
         return read
 
-    _stat = _read
+    _stat = _link = _read
+
+    def _found(self, path: Any) -> Any:
+        """Where the bytes are that a path, or a link, leads to."""
+        return self._where.get(_key(path)) or self._where.get(_key(path, real=True), path)
 
     def _remove(self, original: Any) -> Any:
         """What was saved goes, and what it stands for too: `originals` keeps that."""
@@ -180,7 +191,6 @@ class Saves:
             if scratch is None or self._originals is None:
                 original(src, dst, *args, **kwargs)
                 return
-            self._originals.leaves_room(os.fspath(dst))
             os.remove(src)  # noqa: PTH107
             original(scratch, dst)
 
@@ -194,8 +204,8 @@ class Saves:
             Path(scratch).unlink(missing_ok=True)
 
 
-def _key(path: Any) -> str:
+def _key(path: Any, *, real: bool = False) -> str:
     """What two spellings of one path have in common; nothing for what is no path."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         return ""
-    return os.path.abspath(os.fsdecode(path))  # noqa: PTH100
+    return (os.path.realpath if real else os.path.abspath)(os.fsdecode(path))
