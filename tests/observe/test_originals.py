@@ -20,7 +20,8 @@ from safetensors.torch import save_file
 from cli.doctor_program import doctor, script
 from scripts import LIGHT
 from stoker.observe.leftovers import holds_checkpoint
-from stoker.observe.originals import JOURNAL, Originals, open_journal, recover, restore
+from stoker.observe.originals import Originals
+from stoker.observe.restore import JOURNAL, open_journal, recover, restore
 
 BEFORE = {
     "weights.bin": "precious",

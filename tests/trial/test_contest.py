@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.observe.originals import JOURNAL, KEPT
+from stoker.observe.restore import JOURNAL, KEPT
 from stoker.trial.contest import _clear, line_at
 
 

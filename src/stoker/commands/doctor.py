@@ -73,7 +73,7 @@ def doctor(
     """  # noqa: D301  click's own mark is a backspace
     from stoker.observe.launch import launch, resolve
     from stoker.observe.options import BUDGET_SHARE, Options
-    from stoker.observe.originals import recover
+    from stoker.observe.restore import recover
 
     budget_s, words = parse_seconds(budget), resolve(command)
     recover(HOME)

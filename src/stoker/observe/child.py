@@ -12,12 +12,13 @@ from stoker.observe import hooks, loaders, loggers, probe_starts, workers
 from stoker.observe.losses import Losses, seed_all
 from stoker.observe.opened import Opened
 from stoker.observe.options import Options
-from stoker.observe.originals import Originals, began_s
+from stoker.observe.originals import Originals
 from stoker.observe.pace import Pace
 from stoker.observe.patches import Imports, Patches
 from stoker.observe.probe import Probes
 from stoker.observe.pulse import Pulses, watch_values
 from stoker.observe.recorder import SLOWEST_SAMPLE_S, Recorder, about_process
+from stoker.observe.restore import began_s
 from stoker.observe.saves import Saves
 from stoker.observe.settings import Settings
 from stoker.records.observed import Kind

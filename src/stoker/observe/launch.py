@@ -18,8 +18,8 @@ from stoker.observe.child import RUN
 from stoker.observe.files import write
 from stoker.observe.meters import Meters, machine
 from stoker.observe.options import Options
-from stoker.observe.originals import open_journal, restore
 from stoker.observe.pace import ENOUGH
+from stoker.observe.restore import open_journal, restore
 from stoker.records.codec import encode
 from stoker.records.observed import TRAINING
 

@@ -2,8 +2,8 @@
 
 Python tells its audit hooks of every file that is about to be opened, removed or renamed. Before an original is
 truncated it is moved aside, before it is removed or replaced it gets a second name, and a line in a journal says so.
-When the run has ended, whoever started it puts everything back, and removes the checkpoints that were not there before
-(see `leftovers`); after kill -9 of all of them, the next command does.
+When the run has ended, whoever started it puts everything back (see `restore`), and removes the checkpoints that were
+not there before (see `leftovers`); after kill -9 of all of them, the next command does.
 
     {"path": …, "kept": …}     an original, and where it lies meanwhile
     {"moved": […, …], …}       a folder that was there, from one name to another; by its inode it is known again
@@ -15,7 +15,6 @@ When the run has ended, whoever started it puts everything back, and removes the
 """
 
 import json
-import math
 import os
 import shutil
 import sys
@@ -32,11 +31,8 @@ from stat import S_IMODE, S_ISLNK, S_ISREG
 from typing import Any
 
 from stoker.observe import leftovers
+from stoker.observe.restore import JOURNAL, KEPT, entries
 
-JOURNAL = "originals.jsonl"
-KEPT = ".stoker-original-"
-GRACE_S = 5.0
-"""What may lie between the last sign of a run and the last file it wrote."""
 NEW_FILES = 50
 """How many names of new files are kept for the report."""
 _NOT_FILES = ("/proc/", "/dev/", "/sys/")
@@ -96,9 +92,9 @@ class Originals:
 
     def new_files(self) -> list[str]:
         """What the script itself made and will leave, as far as it was seen."""
-        entries = [entry for entry, _ in _entries(self._journal)]
-        going = {entry["path"] for entry in entries if "path" in entry}
-        going.update(leftovers.find(entries, self._started_ns / 1e9, str(self._journal.parent)).files)
+        told = [entry for entry, _ in entries(self._journal)]
+        going = {entry["path"] for entry in told if "path" in entry}
+        going.update(leftovers.find(told, self._started_ns / 1e9, str(self._journal.parent)).files)
         made = (path for path in self._made if path not in going and os.path.lexists(path) and self._is_theirs(path))
         return list(islice(made, NEW_FILES))
 
@@ -345,162 +341,3 @@ def _name(path: Any, folder: Any = -1) -> str | None:
         name = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), name)  # noqa: PTH115, PTH118
     above, last = os.path.split(os.path.abspath(name))  # noqa: PTH100
     return os.path.join(os.path.realpath(above), last)  # noqa: PTH118  one name, whatever links led there
-
-
-# ---- the parent's side -----------------------------------------------------------------------------------
-
-
-def open_journal(directory: Path) -> None:
-    """Say whose the run is, so that nobody else puts back what is still in use."""
-    owner = {"owner": os.getpid(), "born": _born(os.getpid())}
-    (directory / JOURNAL).write_text(json.dumps(owner) + "\n")
-
-
-def restore(directory: Path, until_s: float = math.inf) -> list[str]:
-    """Put everything back, the last change first; returns the paths. What cannot be put back stays in the journal.
-
-    What was written after `until_s` is somebody else's, and stays.
-    """
-    journal = directory / JOURNAL
-    entries = _entries(journal)
-    remains = leftovers.find([entry for entry, _ in entries], began_s(directory), str(directory))
-    back: set[str] = set()
-    stuck = _remove(remains, until_s)
-    for entry, at in reversed(entries):
-        try:
-            if not _is_newer(entry, until_s):
-                _undo(entry, back)
-        except OSError as error:
-            stuck.append(entry)
-            told = entry.get("path") or entry.get("made") or " and ".join(entry["moved"])
-            lies = f"; it lies at {entry['kept']}" if "kept" in entry else ""
-            print(f"stoker: {told} could not be put back ({error}){lies}", file=sys.stderr)
-        os.truncate(journal, at)  # whoever is killed here must not take it back twice
-    for folder in remains.folders:
-        with suppress(OSError):  # something else is in it
-            os.rmdir(folder)  # noqa: PTH106
-    if stuck:
-        journal.write_text("".join(json.dumps(entry) + "\n" for entry in reversed(stuck)))
-    else:
-        journal.unlink(missing_ok=True)
-    return sorted(back)
-
-
-def _remove(remains: leftovers.Leftovers, until_s: float) -> list[dict[str, Any]]:
-    """Remove the run's checkpoints; returns entries for those that could not be."""
-    # One of two names of a file is as new as the removal of the other: all are looked at before.
-    mine = {name: leftovers.changed_s(name) <= until_s for name in remains.files}
-    stuck = []
-    for name in (name for name, is_mine in mine.items() if is_mine):
-        try:
-            os.unlink(name)  # noqa: PTH108
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            stuck.append({"made": name})
-            print(f"stoker: {name}, a checkpoint of a shortened run, could not be removed ({error})", file=sys.stderr)
-    return stuck
-
-
-def _is_newer(entry: dict[str, Any], until_s: float) -> bool:
-    """True if what lies where this would be put back came later; then it is said where the earlier one is."""
-    place = entry.get("path") or entry.get("made") or entry.get("moved", [""])[0]
-    try:
-        newer = os.lstat(place).st_mtime > until_s
-    except OSError:
-        return False
-    if newer and os.path.lexists(entry.get("kept", "")):
-        said = f"{place} was written after a run that was killed had moved the one before to {entry['kept']}"
-        print(f"stoker: {said}; both are left as they are", file=sys.stderr)
-    return newer
-
-
-def _undo(entry: dict[str, Any], back: set[str]) -> None:
-    """Take back one change, and say of which path."""
-    if "kept" in entry and os.path.lexists(entry["kept"]):
-        Path(entry["path"]).parent.mkdir(parents=True, exist_ok=True)
-        _put_back(entry["kept"], entry["path"])
-        back.add(entry["path"])
-    elif "made" in entry:
-        Path(entry["made"]).unlink(missing_ok=True)
-    elif "moved" in entry:
-        before, after = entry["moved"]
-        if _move_back(Path(before), Path(after), entry.get("inode")):
-            back.add(before)
-
-
-def _move_back(before: Path, after: Path, inode: int | None) -> bool:
-    """Give a folder its name back; if the script has made a new one, they change names. Can be killed anywhere."""
-    aside = after.with_name(f".stoker-{after.name}")
-    if not aside.exists():
-        if not os.path.lexists(after) or (before.exists() and before.stat().st_ino == inode):
-            return False
-        if not os.path.lexists(before):
-            after.rename(before)
-            return True
-        after.rename(aside)
-    if os.path.lexists(before):
-        before.rename(after)
-    aside.rename(before)
-    return True
-
-
-def _put_back(kept: str, path: str) -> None:
-    try:
-        os.replace(kept, path)  # noqa: PTH105
-    except OSError:  # a copy on another disk, or for a folder in which nothing can be renamed
-        if os.path.islink(kept) or os.path.islink(path):  # noqa: PTH114
-            raise
-        shutil.copy2(kept, path)
-    Path(kept).unlink(missing_ok=True)  # where both were names of one file, replacing leaves both
-
-
-def recover(home: Path) -> list[str]:
-    """Put back what runs left that were killed together with those who had started them, and say so."""
-    back = []
-    for journal in home.glob(f"**/{JOURNAL}"):
-        owner = next((entry for entry, _ in _entries(journal) if "owner" in entry), None)
-        if owner is None or _born(owner["owner"]) != owner["born"]:
-            back += restore(journal.parent, _last_sign_s(journal.parent) + GRACE_S)
-    for path in back:
-        print(f"stoker: put back {path}, which an earlier run that was killed had overwritten", file=sys.stderr)
-    return back
-
-
-def _last_sign_s(directory: Path) -> float:
-    """When a run last wrote something down, which it does all the time."""
-    return max((path.stat().st_mtime for path in directory.iterdir()), default=0.0)
-
-
-def _entries(journal: Path) -> list[tuple[dict[str, Any], int]]:
-    """What the journal says, and where in it."""
-    try:
-        lines = journal.read_bytes().splitlines(keepends=True)
-    except OSError:
-        return []
-    entries, at = [], 0
-    for line in lines:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            entry = None  # torn by a kill; nothing had been moved yet
-        if isinstance(entry, dict):
-            entries.append((entry, at))
-        at += len(line)
-    return entries
-
-
-def _born(pid: int) -> str | None:
-    """What tells a process from a later one with the same number: when the kernel started it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return None
-
-
-def began_s(directory: Path) -> float:
-    """When the run began, by the clock that files are stamped with."""
-    try:
-        return float(json.loads((directory / "run.json").read_text())["started_s"])
-    except (OSError, ValueError, KeyError):
-        return time.time()

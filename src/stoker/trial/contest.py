@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from stoker.errors import ScriptFailedError, StokerError, TooFewStepsError, UnsafeError, UsageError
-from stoker.observe.originals import JOURNAL, KEPT, recover
+from stoker.observe.restore import JOURNAL, KEPT, recover
 from stoker.predict.whatif import simulated
 from stoker.records.observed import Value
 from stoker.records.tuning import Decision, Judgement, Limits, Outcome, Round

@@ -14,9 +14,9 @@ from stoker.errors import UsageError
 from stoker.observe.launch import prepare
 from stoker.observe.meters import Meters
 from stoker.observe.options import Options
-from stoker.observe.originals import restore
 from stoker.observe.pace import ENOUGH, TRIAL_STEPS
 from stoker.observe.readback import read
+from stoker.observe.restore import restore
 from stoker.predict import epoch_parts
 from stoker.predict.pipeline import Pipeline
 from stoker.predict.whatif import measured

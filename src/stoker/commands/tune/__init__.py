@@ -92,7 +92,7 @@ def tune(
 
     Exit codes: 0 done, 2 wrong usage, 3 the command fails as it is, 4 too few steps, 5 unsafe, 130 interrupted.
     """  # noqa: D301  click's own mark is a backspace
-    from stoker.observe.originals import recover
+    from stoker.observe.restore import recover
 
     recover(HOME)
     ledger = Ledger()
