@@ -90,3 +90,10 @@ def test_a_larger_batch_takes_more_memory_also_where_the_loop_makes_it_itself(re
 def test_a_billion_workers_are_simulated_too(recorded: Path) -> None:
     done = stoker(recorded, "predict", "last", "--set", "num_workers=1000000000")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_dash_is_stdout_and_nothing_else_is_said_there(recorded: Path) -> None:
+    done = stoker(recorded, "predict", "last", "--set", "num_workers=2", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["knobs"] == {"num_workers": 2}
+    assert not (recorded / "-").exists()

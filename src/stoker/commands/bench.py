@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--memory", default="2GiB", show_default=True, help="The loader's budget.")
 @click.option("--threads", type=click.IntRange(1), help="Threads; default: one per core.")
 @click.option("--seconds", type=Finite(0.1), default=3.0, show_default=True, help="For each measurement.")
-@click.option("--json", "json_path", type=OutFile(), help="Also write it as JSON.")
+@click.option("--json", "json_path", type=OutFile(), help="Also write it as JSON; - is stdout.")
 def bench(
     data: tuple[str, ...],
     batch_size: int,
@@ -50,6 +50,7 @@ def bench(
 
     from stoker.loader.ceilings import Plan, measure
     from stoker.loader.source import open as open_source
+    from stoker.report import data as report
 
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     source = open_source(list(data), columns=names)
@@ -65,8 +66,9 @@ def bench(
         found = measure(source, Plan(batch_size, shuffle, memory, threads or cores, seconds, label), said)
     text = json.dumps(_encoded(found), indent=1)
     if json_path is not None:
-        json_path.write_text(text + "\n")
-    _show(found)
+        report.write(text, json_path)
+    if not report.is_stdout(json_path):
+        _show(found)
     _keep(data, text)
 
 

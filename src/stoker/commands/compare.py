@@ -1,7 +1,6 @@
 """`stoker compare`: two recorded runs side by side, and whether the difference is one."""
 
 import shlex
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,12 +40,10 @@ def compare(a: str, b: str, json_path: Path | None) -> int:
 
     ledger = Ledger()
     found = contrast(Side.read(ledger.find(a)), Side.read(ledger.find(b)))
-    if json_path is not None and str(json_path) == "-":
-        sys.stdout.write(data.dumps(found) + "\n")
-        return 0
     if json_path is not None:
         data.write(data.dumps(found), json_path)
-    comparison.show(found, Console())
+    if not data.is_stdout(json_path):
+        comparison.show(found, Console())
     return 0
 
 

@@ -229,9 +229,7 @@ def _report(diagnosis: Diagnosis, row: Row, json_path: Path | None) -> None:
         terminal.show_verdict(diagnosis, row.run, console)
     else:
         terminal.show_notes(diagnosis, console)
-    if str(json_path) == "-":
-        print(text, flush=True)
-    elif json_path is not None:
+    if json_path is not None:
         data.write(text, json_path)
 
 

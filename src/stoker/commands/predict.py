@@ -25,7 +25,7 @@ from stoker.records.predicted import WhatIf
 @click.option("--cores", type=Finite(min=0, min_open=True), help="With another number of cores.")
 @click.option("--device-speed", default=1.0, type=Finite(min=0, min_open=True), help="A device this much faster.")
 @click.option("--latency", default=1.0, type=Finite(min=0), help="Storage that makes workers wait this much longer.")
-@click.option("--json", "json_path", type=OutFile(), help="Also write the prediction as JSON.")
+@click.option("--json", "json_path", type=OutFile(), help="Also write the prediction as JSON; - is stdout.")
 def predict(
     run: str,
     settings: tuple[str, ...],
@@ -53,7 +53,8 @@ def predict(
     if not knobs and cores is None and (device_speed, latency) == (1.0, 1.0):
         raise UsageError("nothing would change; write what to change: --set num_workers=8, --device-speed 2 …")
     prediction = simulate(Ledger().find(run), knobs, cores=cores, device_speed=device_speed, latency=latency)
-    whatif.show(prediction, Console())
+    if not data.is_stdout(json_path):
+        whatif.show(prediction, Console())
     if json_path is not None:
         data.write(data.dumps(prediction), json_path)
     return 0

@@ -1,7 +1,6 @@
 """`stoker report`: a run or a tuning that was recorded, again, in any form."""
 
 import json
-import sys
 from pathlib import Path
 
 import click
@@ -91,10 +90,7 @@ def _tuning(directory: Path, wanted: dict[str, Path]) -> None:
 def _write(text: str, path: Path) -> None:
     from stoker.report import data
 
-    if str(path) == "-":
-        sys.stdout.write(text + "\n")
-    else:
-        data.write(text, path)
+    data.write(text, path)
 
 
 def _write_page(text: str, path: Path) -> None:

@@ -357,10 +357,5 @@ def _view(stream: Any, every_s: float, *, here: bool) -> View:
 def _write(live: Live, json_path: Path | None) -> None:
     from stoker.report import data
 
-    if json_path is None:
-        return
-    text = data.dumps(live)
-    if str(json_path) == "-":
-        sys.stdout.write(text + "\n")
-    else:
-        data.write(text, json_path)
+    if json_path is not None:
+        data.write(data.dumps(live), json_path)

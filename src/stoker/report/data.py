@@ -17,8 +17,16 @@ def dumps(record: Diagnosis | Tuning | WhatIf | Trial | DeviceProfile | Live | C
     return json.dumps(encode(record), indent=2, allow_nan=False, ensure_ascii=False)
 
 
+def is_stdout(path: Path | None) -> bool:
+    """True of `-`."""
+    return str(path) == "-"
+
+
 def write(text: str, path: Path) -> None:
-    """Write a report where the user asked for it."""
+    """Write a report where the user asked for it; `-` is stdout."""
+    if is_stdout(path):
+        print(text, flush=True)
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n", encoding="utf-8")

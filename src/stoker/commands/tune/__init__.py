@@ -62,7 +62,7 @@ WITH_RESUME = {"resume", "json_path", "budget", "max_ram", "command"}
     metavar="[RUN]",
     help="Go on with an interrupted tuning, or with a larger --budget one that is done; no COMMAND.",
 )
-@click.option("--json", "json_path", type=OutFile(), help="Also write the result as JSON to this file.")
+@click.option("--json", "json_path", type=OutFile(), help="Also write the result as JSON; - is stdout.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Directory for the records.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
