@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stoker.advise.plan import Idea
 from stoker.commands.tune.investigate import Investigation, judge_at_looks
 from stoker.commands.tune.record import build
 from stoker.commands.tune.request import Request
@@ -242,7 +243,39 @@ def test_what_is_planned_goes_through_the_config_file_where_the_script_reads_it_
     name = "train.num_workers" if heard else "num_workers"
     assert int(found.final.knobs[name] or 0) >= 8
     told = [one.verdict for one in found.done if "train.num_workers" in one.knobs]
+    keyed = [one.knobs["train.num_workers"] for one in found.done if "train.num_workers" in one.knobs]
+    assert heard or keyed[0] in [one.knobs.get("num_workers") for one in found.done]  # that number has not failed
     assert heard or told[0] == (
         "revert",
         "train.num_workers does not reach the loader, which has num_workers=0 all the same",
     )
+
+
+def test_a_key_that_spoils_the_loss_is_not_tried_again_by_another_way(tmp_path: Path) -> None:
+    class Spoiled(Made):
+        def _measure(self, wanted: Mapping[str, Value], knobs: Mapping[str, Value]) -> Entry:
+            entry = super()._measure({}, knobs)
+            assert entry.sample is not None
+            assert entry.sample.loader is not None
+            size = wanted.get("train.batch_size", wanted.get("batch_size", 4))
+            assert isinstance(size, int)
+            facts = replace(entry.sample.loader, batch_size=size)
+            losses = (1.0, 0.9) * 10 if size == 4 else (5.0, 4.9) * 10
+            self.sizes.append(dict(wanted))
+            return replace(
+                entry, knobs=dict(wanted), sample=replace(entry.sample, batch_size=size, loader=facts, losses=losses)
+            )
+
+        sizes: list[dict[str, Value]] = []  # noqa: RUF012  one test, one contest
+
+    path = tmp_path / "exp.yaml"
+    path.write_text("train:\n  batch_size: 4\n")
+    contest = Spoiled(tmp_path, lambda _: 0.1, budget_s=1e5)
+    contest.command = Command(["python", str(path)], path)
+    one = investigation(contest)
+    one.found.first = contest.refer()
+    candidate = one._candidate(Idea({"batch_size": 8}, "twice the samples"))
+    assert dict(candidate.knobs) == {"train.batch_size": 8}
+    one._try([candidate])
+    assert "its loss differs" in candidate.verdict[1]
+    assert not one._may_be_set_now(candidate)

@@ -270,7 +270,7 @@ def _notes(seen: Observation, track: Track, named: Attribution) -> tuple[str, ..
         notes.append("the run was ended when enough had been seen")
     saved = [note.partition(": ")[2] for note in track.notes]
     if saved:
-        notes.append(f"torch.save was timed on scratch files; your checkpoints are untouched: {', '.join(saved)}")
+        notes.append(f"torch.save was timed; your checkpoints are untouched: {', '.join(saved)}")
     if track.made and not seen.whole:
         some = ", ".join(track.made[:3]) + (" …" if len(track.made) > 3 else "")  # noqa: PLR2004  a few are enough
         shortened = "; they are a shortened run's" if track.cuts or seen.ended_by_doctor else ""

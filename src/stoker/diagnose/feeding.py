@@ -162,9 +162,7 @@ def cpu_quota(facts: Facts) -> Finding | None:
         ("of", container.seconds, "s"),
         gain=gain,
         off=facts.off("step"),
-        sure=noise.likely(
-            share, THROTTLED, noise.LEAST
-        ),  # the kernel counts: that steps differ says nothing against it
+        sure=noise.likely(share, THROTTLED, noise.LEAST),  # the kernel counts, however much steps differ
     )
 
 

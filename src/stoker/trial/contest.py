@@ -56,6 +56,8 @@ class Candidate:
     seconds: float = 0.0
     expects: Mapping[str, Value] = field(default_factory=dict)
     """What the loader must have, because a key of the config file was taken for the knob that sets it."""
+    is_unheard: bool = False
+    """It has not: the key is another setting's."""
 
     @property
     def is_open(self) -> bool:
@@ -285,7 +287,9 @@ class Contest:
         sample = self.run(one.knobs)
         one.seconds += self.spent_s - before_s
         one.samples.append(sample)
-        one.failure = _failure(sample, self.references[-1] if self.references else None) or _unheard(one, sample)
+        one.failure = _failure(sample, self.references[-1] if self.references else None)
+        if one.failure is None and (unheard := _unheard(one, sample)) is not None:
+            one.failure, one.is_unheard = unheard, True
 
     def _predict(self, one: Candidate, reference: Sample) -> int | None:
         """Say what it will bring, where nobody has yet; returns the memory that it is simulated to take."""

@@ -189,7 +189,7 @@ class Investigation:
         if not hasattr(facts, name):
             return None
         key = self.contest.command.key_of(name, getattr(facts, name))
-        unheard = any(key in one.knobs for one in self.found.done if one.expects and one.failure)
+        unheard = any(key in one.knobs for one in self.found.done if one.is_unheard)
         return None if unheard else key
 
     def _waiting(self) -> list[Idea]:
@@ -213,9 +213,8 @@ class Investigation:
 
     def _may_be_set_now(self, one: Candidate) -> bool:
         """True if it was not really tried: it could not be set beside what there was, or did not reach the loader."""
-        if one.expects and one.failure is not None and one.samples:
-            return one.samples[-1].step_s is not None
-        return any(sample.refused for sample in one.samples) and dict(one.base) != self.contest.base
+        refused = any(sample.refused for sample in one.samples)
+        return one.is_unheard or (refused and dict(one.base) != self.contest.base)
 
     def _searched(self, tried: Sequence[Mapping[str, Value]]) -> list[Idea]:
         """The fastest safe batch: twice and half of the present one, as long as that is proven to be faster."""
@@ -241,7 +240,7 @@ class Investigation:
             base=plain(self.contest.base),
             gained=self.contest.gained,
             tried=[plain(one) for one in tried],
-            failed=[plain(one.knobs) for one in self.found.done if one.failure is not None and one.samples],
+            failed=[plain(one.knobs) for one in self.found.done if one.samples and one.samples[-1].step_s is None],
             keep_results=self.request.keep_results,
             fits=lambda size: refusal(limits, host_bytes=size) is None,
             potential=self.contest.potential,
