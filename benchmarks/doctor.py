@@ -27,9 +27,13 @@ from typing import Any
 
 import traced
 
+from stoker.observe.doze import AWAKE, DOZING, FAST_NS
+
 ROOT = Path(__file__).resolve().parents[1]
 PLANTED = ROOT / "tests" / "planted" / "accounting"
 CASES = ("records", "volumes", "events", "images", "text")
+BLOCK_S = 0.1
+"""How long one block is."""
 
 
 # ---- overhead --------------------------------------------------------------------------------------------
@@ -71,8 +75,11 @@ def batches_of(width: int, batch: int) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def watched(*, ready: bool = False) -> Iterator[None]:
-    """Hooks and sampler as in a child of `stoker doctor --whole`; `ready` for experiments, of which none is made."""
+def watched(*, asleep: int = 0, ready: bool = False) -> Iterator[Callable[[], None]]:
+    """Hooks and sampler as in a child of `stoker doctor --whole`, all of them or dozing; `ready` between experiments.
+
+    Yields what holds them in that state once the loader's iterator is made.
+    """
     from stoker.observe.child import Observer
     from stoker.observe.options import Options
 
@@ -80,10 +87,16 @@ def watched(*, ready: bool = False) -> Iterator[None]:
         observer = Observer(Path(directory), Options(whole=not ready))
         observer.start()
         if observer.pace.probes is not None:
-            observer.pace.probes._left_s = 0.0  # noqa: SLF001
+            observer.pace.probes._since_ns = 1 << 62  # noqa: SLF001  none is due
+        doze = observer.recorder.doze
+
+        def hold() -> None:
+            doze.at, doze.asleep[0] = 1 << 62, asleep
+
         try:
-            yield
+            yield hold
         finally:
+            doze.asleep[0] = 0
             observer.finish()
 
 
@@ -101,17 +114,23 @@ def plain() -> Iterator[None]:
 
 
 def overhead(shapes: list[tuple[str, int, int, int]], blocks: int) -> list[dict[str, Any]]:
-    """Wall time says what a user feels; the main thread's CPU time says it also while others use the cores."""
+    """Wall time says what a user feels; the main thread's CPU time says it also while others use the cores.
+
+    Steps with all hooks and steps in which they doze are timed apart, in blocks that are short against the drift of the
+    machine, and put together as they come in a fast loop: so many of the one, so many of the other.
+    """
     rows = []
     for name, width, depth, batch in shapes:
         step = make_loop(width, depth, batch)
-        count = max(20, round(0.2 / time_block(step, plain, width, batch, 30)[1]))
+        step_s = time_block(step, plain, width, batch, 10)[1]
+        count = max(12, round(BLOCK_S / step_s))
+        awake = AWAKE / (AWAKE + DOZING) if step_s * 1e9 < FAST_NS else 1.0
         draw = random.Random(0)
-        ready = functools.partial(watched, ready=True)
         contexts: dict[str, Callable[[], Any]] = {
             "plain": plain,
-            "stoker": watched,
-            "ready": ready,
+            "awake": watched,
+            "asleep": functools.partial(watched, asleep=1),
+            "ready": functools.partial(watched, ready=True),
             "profiler": profiled,
         }
         times: dict[str, list[tuple[float, ...]]] = {label: [] for label in contexts}
@@ -120,19 +139,24 @@ def overhead(shapes: list[tuple[str, int, int, int]], blocks: int) -> list[dict[
             draw.shuffle(order)
             for label in order:
                 times[label].append(time_block(step, contexts[label], width, batch, count))
-        base = statistics.median(block[1] for block in times["plain"])
-        quick = {label: statistics.median(block[2] for block in times[label]) for label in ("plain", "stoker", "ready")}
-        low, high = interval([a[1] / b[1] for a, b in zip(times["stoker"], times["plain"], strict=True)])
+        pairs = zip(times["awake"], times["asleep"], strict=True)
+        times["stoker"] = [tuple(awake * a + (1 - awake) * b for a, b in zip(*pair, strict=True)) for pair in pairs]
+        added = {
+            label: [1e6 * (a[2] - b[2]) for a, b in zip(times[label], times["plain"], strict=True)]
+            for label in ("stoker", "awake", "ready")
+        }
+        low, high = interval(added["stoker"])
         rows.append(
             {
                 "loop": name,
-                "step_cpu_ms": base * 1e3,
+                "step_cpu_ms": statistics.median(block[1] for block in times["plain"]) * 1e3,
                 "modules": 2 * depth + 2,
                 "stoker_cpu_ratio": ratio(times, "stoker", 1),
-                "low": low,
-                "high": high,
-                "stoker_us_a_step": (quick["stoker"] - quick["plain"]) * 1e6,
-                "between_experiments_us": (quick["ready"] - quick["plain"]) * 1e6,
+                "stoker_us_a_step": statistics.median(added["stoker"]),
+                "low_us": low,
+                "high_us": high,
+                "all_hooks_us": statistics.median(added["awake"]),
+                "between_experiments_us": statistics.median(added["ready"]),
                 "stoker_wall_ratio": ratio(times, "stoker", 0),
                 "profiler_cpu_ratio": ratio(times, "profiler", 1),
                 "profiler_wall_ratio": ratio(times, "profiler", 0),
@@ -154,9 +178,11 @@ def time_block(
 
     The iterator is made inside: its hooks belong to it.
     """
-    with context():
+    with context() as hold:
         batches = batches_of(width, batch)
         step(batches)
+        if hold is not None:
+            hold()
         wall, cpu = [], []
         for _ in range(count):
             start, used = time.perf_counter(), time.thread_time()
@@ -382,7 +408,7 @@ def main() -> None:
         "--only", action="append", default=[], help="only these scripts; peers: collate, or slow, or collate/slow"
     )
     parser.add_argument("--rounds", type=int, default=1, help="forecasts and true runs of each script, in turns")
-    parser.add_argument("--blocks", type=int, default=15)
+    parser.add_argument("--blocks", type=int, default=40)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -37,7 +37,8 @@ def test_short_epochs_forecast_what_whole_ones_take() -> None:
     assert short_forecast is not None
     assert whole_forecast.epoch_s == pytest.approx(true_s, rel=0.01)
     assert short_forecast.epoch_s == pytest.approx(true_s, rel=0.01)
-    assert short_forecast.low_s <= short_forecast.epoch_s <= short_forecast.high_s
+    assert short_forecast.low_s <= short_forecast.epoch_s * 0.96  # as far as runs of one script differ …
+    assert short_forecast.high_s >= short_forecast.epoch_s * 1.04  # … though all of these steps are alike
     assert short_forecast.run_s == pytest.approx(1 + 3 * true_s, rel=0.01)
 
 

@@ -9,6 +9,7 @@ from attribute.tracks import MS, Script, loader, make_track
 from stoker.attribute import attribute
 from stoker.attribute.timeline import decode_events, segments
 from stoker.records import ARG, Attribution, Cut, Kind, Line, LoaderFacts
+from stoker.records.observed import OWN
 
 CODES = st.builds(
     lambda kind, ends, argument: kind << 1 | ends | argument << ARG,
@@ -40,6 +41,50 @@ def test_attribution_sums_to_one_for_any_sequence_of_events(
     assert all(phase.seconds >= 0 for phase in seen.phases)
     assert 0 <= seen.unaccounted_share <= 1 + 1e-9
     assert sum(line.share for line in seen.hot_lines) <= 1 + 1e-9
+
+
+def rollouts(mode: int, before: int, iterations: int = 4) -> Script:
+    """So many steps, then in turns a section in which the model acts, and a few steps on what came of it."""
+    script = Script().own(10)
+    for _ in range(before):
+        script.span(Kind.FORWARD, 3).span(Kind.BACKWARD, 4).span(Kind.OPTIMIZER, 1, 1)
+    for _ in range(iterations):
+        script.begin(Kind.NO_GRAD)
+        for _ in range(3):
+            script.span(Kind.FORWARD, 2, mode).own(20)
+        script.end(Kind.NO_GRAD)
+        for _ in range(4):
+            script.span(Kind.FORWARD, 3).span(Kind.BACKWARD, 4).span(Kind.OPTIMIZER, 1, 1)
+    return script
+
+
+def test_a_model_that_makes_its_own_data_does_not_validate() -> None:
+    acts = seconds(attribute(rollouts(mode=0, before=0).track()))
+    assert "validation" not in acts
+    assert acts["data_wait"] == pytest.approx(4 * 3 * 0.020)
+
+
+@pytest.mark.parametrize(("mode", "before"), [(1, 0), (0, 2)])
+def test_who_evaluates_in_eval_mode_or_after_some_training_validates(mode: int, before: int) -> None:
+    assert seconds(attribute(rollouts(mode, before).track()))["validation"] > 0
+
+
+def test_what_is_written_and_synced_without_a_step_between_is_one_checkpoint() -> None:
+    script = Script().span(Kind.ITER, 1, 1)
+    for _ in range(3):
+        script.step()
+        script.span(Kind.SAVE, 30).own(4).span(Kind.SAVE, 10).own(2)
+    seen = attribute(script.exhausted(0).track([loader(length=3)]))
+    assert seen.checkpoint_s == pytest.approx((0.040,) * 3)
+    assert seconds(seen)["checkpoint"] == pytest.approx(3 * 0.044)
+    assert seconds(seen)["other"] == pytest.approx(3 * 0.003)
+
+
+def test_lines_of_stokers_own_are_none_of_the_users() -> None:
+    lines = [Line("train.py", 1, "main", "x"), Line(OWN, 2, "look", "x")]
+    script = Script().span(Kind.ITER, 1, 1).step().own(50)
+    seen = attribute(script.track([loader(length=1)], samples=[(20 * MS, 0), (30 * MS, 1)], lines=lines))
+    assert [line.file for line in seen.hot_lines] == ["train.py"]
 
 
 @given(EVENTS)

@@ -110,7 +110,10 @@ def test_a_full_disk_is_said_in_one_line_before_anything_is_run(tmp_path: Path, 
 
 
 def test_a_disk_that_a_run_fills_costs_its_records_only(tmp_path: Path) -> None:
-    code = "import os, torch; os.system('cat /dev/zero > filled'); print('ran')"
+    crowd = "for _ in range(80): subprocess.Popen(['sleep', '3'])"  # a meter's line of them is longer than a page
+    code = (
+        f"import os, subprocess, time, torch\nos.system('cat /dev/zero > filled')\n{crowd}\ntime.sleep(3)\nprint('ran')"
+    )
     done = on_a_disk(tmp_path, "true", "doctor", "--no-html", "--json", "-", "--", sys.executable, "-c", code)
     assert done.returncode == 4, done.stderr
     assert "Traceback" not in done.stderr

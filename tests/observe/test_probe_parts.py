@@ -1,9 +1,11 @@
 """What experiments look at in a batch and in the making of one: padding, and text that becomes integers."""
 
+import io
 import random
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.observe import probe_making
+from stoker.observe import probe_text
 from stoker.observe.probe_ahead import first_share, weight
 from stoker.observe.probe_copies import Own, padding_share
 from stoker.observe.probe_inspect import Inspector
-from stoker.observe.probe_making import Follower
+from stoker.observe.probe_text import Follower
 from stoker.observe.workers import weigh
 from stoker.records import Inspection
 from stoker.records.codec import decode
@@ -105,6 +107,7 @@ def test_what_is_no_sequence_has_no_padding(batch: torch.Tensor) -> None:
 
 
 TEXT = "a few words, and then some more of them " * 20
+TEXTS = [TEXT[8 * i :].partition(" ")[2] for i in range(3)]
 WORD = re.compile(r"\w+")
 IDS = {word: i for i, word in enumerate(dict.fromkeys(WORD.findall(TEXT)))}
 
@@ -112,11 +115,11 @@ IDS = {word: i for i, word in enumerate(dict.fromkeys(WORD.findall(TEXT)))}
 class Split:
     """Has its text by itself."""
 
-    def __init__(self, fetch: Callable[[], Any]) -> None:
+    def __init__(self, fetch: Callable[[int], Any]) -> None:
         self.fetch = fetch
 
-    def __getitem__(self, _: int) -> Any:
-        return self.fetch()
+    def __getitem__(self, i: int) -> Any:
+        return self.fetch(i)
 
 
 def given_text(text: str) -> list[int]:
@@ -127,14 +130,30 @@ def only_words(text: str) -> list[str]:
     return WORD.findall(text)
 
 
-MAKERS: dict[str, tuple[Callable[[], Any], bool]] = {
-    "a function that is given it": (lambda: given_text(TEXT), True),
-    "by its methods": (lambda: torch.tensor([IDS[word.strip(",")] for word in TEXT.split()]), True),
-    "by re": (lambda: torch.tensor([IDS[word] for word in re.findall(r"\w+", TEXT)]), True),
-    "words from elsewhere": (lambda: (torch.tensor([IDS[word] for word in only_words(TEXT)]), 1), True),
-    "pixels beside a caption": (lambda: (torch.zeros(3, 8, 8, dtype=torch.uint8), TEXT.split()), False),
-    "no text at all": (lambda: torch.arange(9), False),
-    "text that stays text": (TEXT.split, False),
+def saved(array: Any) -> Any:
+    """As a file would hold it: with a header that is text."""
+    file = io.BytesIO()
+    np.save(file, array)
+    file.seek(0)
+    return np.load(file)
+
+
+def long(ids: list[int]) -> torch.Tensor:
+    return torch.nn.functional.pad(torch.tensor(ids), (0, 100_000))
+
+
+FRAMES = np.random.default_rng(0).integers(0, 1000, (4, 3, 32, 32), dtype=np.int16)
+MAKERS: dict[str, tuple[Callable[[int], Any], bool]] = {
+    "a function that is given it": (lambda i: given_text(TEXTS[i]), True),
+    "by its methods": (lambda i: torch.tensor([IDS[word.strip(",")] for word in TEXTS[i].split()]), True),
+    "by re": (lambda i: torch.tensor([IDS[word] for word in re.findall(r"\w+", TEXTS[i])]), True),
+    "words from elsewhere": (lambda i: (torch.tensor([IDS[word] for word in only_words(TEXTS[i])]), 1), True),
+    "ids with much padding": (lambda i: long(given_text(TEXTS[i])), True),
+    "pixels beside a caption": (lambda i: (torch.zeros(3, 8, 8, dtype=torch.uint8), TEXTS[i].split()), False),
+    "no text at all": (lambda _: torch.arange(9), False),
+    "text that stays text": (lambda i: TEXTS[i].split(), False),
+    "numbers from a file with a header": (lambda _: (saved(FRAMES), 1), False),
+    "few numbers from a file with a header": (lambda _: (saved(FRAMES[0, 0, 0]), 1), False),
 }
 
 
@@ -153,8 +172,28 @@ def test_text_that_becomes_integers_is_timed_once_wherever_it_happens(maker: str
     assert len(follower.places) == is_text
 
 
+def test_text_that_a_library_takes_is_shown_at_the_users_own_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "somebodys.py").write_text("def encode(text):\n    return [len(word) for word in text.split()]\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(probe_text, "_LIBRARIES", (*probe_text._LIBRARIES, str(tmp_path)))
+    import somebodys  # type: ignore[import-not-found]
+
+    data = Split(lambda i: somebodys.encode(TEXTS[i]))
+    follower = Follower()
+    sys.setprofile(follower)
+    try:
+        for i in range(3):
+            data[i]
+    finally:
+        sys.setprofile(None)
+    assert follower.place is not None
+    assert follower.place.startswith(__file__)
+
+
 def test_calls_are_not_followed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe_making, "FOLLOWED_S", 0.0)
+    monkeypatch.setattr(probe_text, "FOLLOWED_S", 0.0)
     sys.setprofile(Follower())
     try:
         given_text(TEXT)
@@ -203,7 +242,7 @@ def test_text_that_the_loop_itself_turns_into_integers_is_seen_in_the_inspected_
     inspector = Inspector(torch)
     inspector.enter()
     try:
-        embedding(torch.tensor([given_text(TEXT) for _ in range(3)])).sum().backward()
+        embedding(torch.tensor([given_text(f"{word} {TEXT}") for word in ("a", "and", "then")])).sum().backward()
     finally:
         found = decode(Inspection, inspector.leave())
     assert sys.getprofile() is None

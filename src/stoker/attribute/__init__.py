@@ -41,7 +41,7 @@ def attribute(track: Track) -> Attribution:
         steady=steady.find(steps, *_head(track.loaders, structure)),
         loaders=_waits(track.loaders, structure),
         between_s=_between(row, names, structure),
-        checkpoint_s=_spans(events, Kind.SAVE),
+        checkpoint_s=_saves(events),
         optimizer_steps=structure.optimizer_steps,
         syncs=len(_spans(events, Kind.SYNC)),
         events=len(events),
@@ -119,6 +119,26 @@ def _between(row: Sequence[Segment], names: Sequence[PhaseName], structure: Stru
                 inside[name in {"validation", "checkpoint"}].append(segment.seconds)
         gaps.append(math.fsum(inside[False]))
     return tuple(gaps)
+
+
+def _saves(events: Sequence[Event]) -> tuple[float, ...]:
+    """How long each checkpoint took: what is written and synced without a step between is one."""
+    lasted: list[float] = []
+    depth = start = 0
+    goes_on = False
+    for event in events:
+        if event.kind in phases.MARKS:
+            goes_on = False
+        elif event.kind is Kind.SAVE and not event.ends:
+            start = event.time_ns if depth == 0 else start
+            depth += 1
+        elif event.kind is Kind.SAVE and depth:
+            depth -= 1
+            if depth == 0:
+                seconds = (event.time_ns - start) / 1e9
+                lasted[-1:] = [lasted[-1] + seconds] if goes_on else [*lasted[-1:], seconds]
+                goes_on = True
+    return tuple(lasted)
 
 
 def _spans(events: Sequence[Event], kind: Kind) -> tuple[float, ...]:

@@ -9,17 +9,16 @@ from operator import itemgetter
 from stoker.attribute.phases import NAMES
 from stoker.attribute.series import Series
 from stoker.attribute.structure import RIVAL_SHARE, TRAINS_SHARE
-from stoker.attribute.timeline import LOADING, Stack
+from stoker.attribute.timeline import KINDS, LOADING, Stack
 from stoker.records.live import LiveEpoch
-from stoker.records.observed import ARG, Kind, LoaderFacts, PhaseName
+from stoker.records.observed import ARG, KIND, Kind, LoaderFacts, PhaseName
 
 LATELY_S = 30.0
 """What "lately" means in a live view: long enough for slow steps, short enough to see a change."""
 MOST_STEPS = 4096
 FEWEST_STEPS = 5
 """Steps that a rate is taken from, also if they are older than that."""
-_KINDS = {int(kind): kind for kind in Kind}
-_KIND = (1 << ARG - 1) - 1
+
 _MOVES = {Kind.NEXT, Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER, Kind.SAVE}
 """An end of one of these shows that the loop is not stuck."""
 
@@ -73,7 +72,7 @@ class Loop:
         """New events. Those seen after the fact are put where they belong."""
         stack, cursor = self._stack.take, self._cursor_ns
         for time_ns, code in sorted(zip(times_ns, codes, strict=True), key=itemgetter(0)):
-            kind = _KINDS.get(code >> 1 & _KIND)
+            kind = KINDS.get(code >> 1 & KIND)
             if kind is None:
                 continue
             if time_ns > cursor:

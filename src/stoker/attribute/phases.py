@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from stoker.attribute.structure import Structure
 from stoker.attribute.timeline import LOADING, Event, Segment, segment_at
 from stoker.records.attributed import HotLine
-from stoker.records.observed import Kind, PhaseName, Track
+from stoker.records.observed import OWN, Kind, PhaseName, Track
 
 HOT_LINES = 20
 NAMES: dict[Kind, PhaseName] = {
@@ -38,6 +38,7 @@ def name_segments(
     """The phase of each segment."""
     names = [_by_kind(segment, structure) for segment in row]
     _name_gaps(row, names, _Tails(track), has_loader=structure.primary is not None)
+    _name_saves(row, names)
     _name_first_batches(row, names, structure)
     _name_validation(row, names, structure, events)
     if structure.starts_ns is not None:
@@ -115,6 +116,20 @@ def _gap_name(since: Kind | None, until: Kind, *, has_loader: bool) -> PhaseName
     return None
 
 
+def _name_saves(row: Sequence[Segment], names: list[PhaseName]) -> None:
+    """What stands between writing a checkpoint and syncing it, with no step between, is saving too."""
+    waiting: list[int] | None = None
+    for i, segment in enumerate(row):
+        if segment.kind is Kind.SAVE:
+            for j in waiting or ():
+                names[j] = "checkpoint"
+            waiting = []
+        elif segment.kind in MARKS:
+            waiting = None
+        elif waiting is not None and segment.kind is None:
+            waiting.append(i)
+
+
 def _name_first_batches(row: Sequence[Segment], names: list[PhaseName], structure: Structure) -> None:
     spans = [
         (one.start_ns, one.start_ns + round(one.first_batch_s * 1e9), one.loader)
@@ -137,9 +152,12 @@ def _name_validation(
                 names[i] = "validation"
     ran = {segment.section for segment in row if segment.kind is Kind.FORWARD and segment.section}
     of_steps = _of_steps(row, structure)
+    collecting = _collecting(row, of_steps)
     for i, segment in enumerate(row):
         if segment.section in of_steps:
             names[i] = "forward" if segment.kind is None else names[i]
+        elif segment.section in collecting:
+            names[i] = "data_wait" if segment.kind is None and structure.primary is None else names[i]
         elif segment.section in ran and segment.kind not in KEEP_IN_VALIDATION:
             names[i] = "validation"
     _name_what_it_is_waited_for(row, names)
@@ -175,6 +193,22 @@ def _of_steps(row: Sequence[Segment], structure: Structure) -> set[int]:
             found |= since
             answered = True
     return found if with_one and with_one >= IN_STEPS * steps else set()
+
+
+def _collecting(row: Sequence[Segment], of_steps: set[int]) -> set[int]:
+    """Sections in which the model makes the data that it trains on (a rollout).
+
+    It runs in train mode, on no loader's batches, and has to do so before it can train at all. Who validates begins
+    after some training, over a loader, or in eval mode.
+    """
+    ran = [segment for segment in row if segment.kind is Kind.FORWARD and segment.section is not None]
+    others: set[int | None] = {*of_steps}
+    others |= {segment.section for segment in row if segment.kind in LOADING}
+    others |= {segment.section for segment in ran if segment.argument}
+    found = {segment.section: segment for segment in reversed(ran) if segment.section not in others}
+    trains_ns = next((segment.start_ns for segment in row if segment.kind is Kind.BACKWARD), 0)
+    began_ns = min((segment.start_ns for segment in found.values()), default=trains_ns)
+    return {section for section in found if section is not None} if began_ns < trains_ns else set()
 
 
 def _begins_step(segment: Segment, structure: Structure) -> bool:
@@ -251,7 +285,8 @@ def hot_lines(
     counts: dict[tuple[str, int, str], dict[PhaseName, float]] = defaultdict(lambda: defaultdict(float))
     for number, i in zip(track.sample_lines, held, strict=True):
         line, name = track.lines[number], names[i]
-        counts[line.file, line.line, line.function][name] += seconds[name] / samples[name]
+        if line.file != OWN:
+            counts[line.file, line.line, line.function][name] += seconds[name] / samples[name]
     wall = seconds.total()
     ranked = sorted(counts.items(), key=lambda item: -sum(item[1].values()))[:HOT_LINES]
     return tuple(

@@ -75,7 +75,8 @@ def overhead_share(track: Track, named: Attribution) -> float | None:
     """What Stoker itself cost the main thread: events and module calls at their measured price, and the sampler."""
     if not named.wall_s or track.own_ns is None:
         return None
-    hooks_ns = named.events * (track.event_ns or EVENT_NS) + track.module_calls * (track.call_ns or CALL_NS)
+    seen, passed = max(named.events - track.filled, 0), track.filled + track.module_calls
+    hooks_ns = seen * (track.event_ns or EVENT_NS) + passed * (track.call_ns or CALL_NS)
     return (hooks_ns + track.own_ns) / 1e9 / named.wall_s
 
 

@@ -4,9 +4,10 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from stoker.records.observed import ARG, Kind, Track
+from stoker.records.observed import ARG, KIND, Kind, Track
 
-_KIND = (1 << ARG - 1) - 1
+KINDS = {int(kind): kind for kind in Kind if kind is not Kind.DOZE}
+"""What a code stands for. Dozing is none of the script's, and filled in when the events were read."""
 LOADING = {Kind.NEXT, Kind.ITER}
 OWN_INSIDE_LOADING = {Kind.GC, Kind.LOG, Kind.SYNC, Kind.RETIRE, Kind.SAVE, Kind.PROBE, Kind.NEXT}
 """What keeps its name inside a loader; a model that a dataset calls is a way of loading."""
@@ -41,10 +42,9 @@ class Segment:
 
 def decode_events(track: Track) -> list[Event]:
     """The events of a track in order of time, clipped to its start and end."""
-    known = {int(kind): kind for kind in Kind}
     found = []
     for time_ns, code in zip(track.times_ns, track.codes, strict=True):
-        kind = known.get(code >> 1 & _KIND)
+        kind = KINDS.get(code >> 1 & KIND)
         if kind is not None:
             clipped = min(max(time_ns, track.start_ns), track.end_ns)
             found.append(Event(clipped, kind, bool(code & 1), code >> ARG))

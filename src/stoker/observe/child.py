@@ -16,6 +16,7 @@ from stoker.observe.originals import Originals
 from stoker.observe.pace import Pace
 from stoker.observe.patches import Imports, Patches
 from stoker.observe.probe import Probes
+from stoker.observe.probe_gather import compiled
 from stoker.observe.pulse import Pulses, watch_values
 from stoker.observe.recorder import SLOWEST_SAMPLE_S, Recorder, about_process
 from stoker.observe.restore import began_s
@@ -85,6 +86,7 @@ class Observer:
             partial(self.saves.install, torch),
             partial(self._prepare_probes, torch),
             partial(self._prepare_live, torch),
+            self._prepare_doze,
         ]
         for part in parts:
             try:
@@ -109,11 +111,17 @@ class Observer:
         """Experiments only where the run is a diagnostic one."""
         if self.options.probe and not self.options.whole:
             self.pace.probes = Probes(torch, self.recorder, self.options.budget_s, self.recorder.directory)
+            self.pace.trying = True
             probe_starts.install(self.recorder, self.patches)
 
     def _prepare_live(self, torch: ModuleType) -> None:
         if self.options.live:
             watch_values(torch, self.recorder, self.patches)
+
+    def _prepare_doze(self) -> None:
+        """Not in a live view, which shows what comes; not while experiments look; and compiled code would notice."""
+        if not self.options.live:
+            self.recorder.doze.may = lambda: not (self.pace.trying or compiled())
 
     def _logger(self, name: str) -> Any:
         return lambda module: loggers.install(name, module, self.recorder, self.patches)
@@ -143,6 +151,7 @@ class Observer:
         self._closed = True
         if self.pace.probes is not None:
             self.recorder.attempt(self.pace.probes.finish)
+        self.recorder.doze.wake()
         self.recorder.mark(Kind.EXIT)
         self.recorder.marks.read()
         if self._losses is not None:

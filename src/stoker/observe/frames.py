@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
+from stoker.records.observed import OWN
+
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH120, PTH100  pathlib is slow to import
 
 
@@ -80,7 +82,7 @@ def _describe(number: int, frame: FrameType, leaf: CodeType) -> dict[str, Any]:
     code = frame.f_code
     return {
         "number": number,
-        "file": code.co_filename,
+        "file": OWN if code.co_filename.startswith(_OWN) else code.co_filename,
         "line": frame.f_lineno,
         "function": code.co_qualname,
         "leaf": f"{module}.{leaf.co_qualname}",

@@ -5,11 +5,13 @@ import gc
 import sys
 import weakref
 from _thread import get_ident
+from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from stoker.observe.frames import Frames, users_frame
 from stoker.observe.pace import Pace
 from stoker.observe.patches import Patches
 from stoker.observe.recorder import Recorder, clock
@@ -49,20 +51,22 @@ def watch_forward(torch: ModuleType, recorder: Recorder, patches: Patches, _: Pa
     compiling = torch.compiler.is_dynamo_compiling
     roots = Roots(recorder)
     known, meet = roots.known, roots.meet
-    marks = recorder.marks
-    inside = False
+    marks, asleep = recorder.marks, recorder.doze.asleep
+    inside, evaluating = False, 1 << ARG
     # torch's own __call__ only chooses between these two; doing that here saves every inner call a Python frame.
     simple = original is getattr(torch.nn.Module, "_wrapped_call_impl", None)
 
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         nonlocal inside
-        if inside and simple:
+        if (inside or asleep[0]) and simple:
             chosen = self._compiled_call_impl
             return self._call_impl(*args, **kwargs) if chosen is None else chosen(*args, **kwargs)
-        if inside or get_ident() != home[0] or compiling():
+        if inside or asleep[0] or get_ident() != home[0] or compiling():
             return original(self, *args, **kwargs)
         code, size, _ = known.get(id(self)) or meet(self)
+        if not self.training:
+            code |= evaluating
         calls[0] += size
         inside = True
         put(clock())
@@ -84,7 +88,7 @@ def watch_forward(torch: ModuleType, recorder: Recorder, patches: Patches, _: Pa
 
 def watch_backward(torch: ModuleType, recorder: Recorder, patches: Patches, pace: Pace) -> None:
     """Every backward; the first one says which thread trains."""
-    home, put = recorder.home, recorder.put
+    home, put, asleep = recorder.home, recorder.put, recorder.doze.asleep
     begin = Kind.BACKWARD << 1
 
     def watched(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,7 +98,7 @@ def watch_backward(torch: ModuleType, recorder: Recorder, patches: Patches, pace
             if not pace.backwards:  # the thread that trains is the one to watch, if the main thread does not
                 home[0] = get_ident()
             pace.backwards += 1
-            if get_ident() != home[0]:
+            if asleep[0] or get_ident() != home[0]:
                 return original(*args, **kwargs)
             put(clock())
             put(begin)
@@ -112,7 +116,7 @@ def watch_backward(torch: ModuleType, recorder: Recorder, patches: Patches, pace
 
 def watch_optimizers(torch: ModuleType, recorder: Recorder, patches: Patches, pace: Pace) -> None:
     """Steps through torch's own hooks, the rest by wrapping."""
-    home, put = recorder.home, recorder.put
+    home, put, asleep = recorder.home, recorder.put, recorder.doze.asleep
     module = import_module("torch.optim.optimizer")  # torch.optim hides its own submodule
     marks = recorder.marks
     numbers: dict[int, tuple[int, Any]] = {}
@@ -126,13 +130,13 @@ def watch_optimizers(torch: ModuleType, recorder: Recorder, patches: Patches, pa
         return numbers[key]
 
     def before(optimizer: Any, *__: Any) -> None:
-        if get_ident() == home[0]:
+        if not asleep[0] and get_ident() == home[0]:
             number, _ = numbers.get(id(optimizer)) or meet(optimizer)
             put(clock())
             put(code | number << ARG)
 
     def after(optimizer: Any, *_: Any) -> None:
-        if get_ident() == home[0]:
+        if not asleep[0] and get_ident() == home[0]:
             number = numbers.get(id(optimizer), (0, None))[0]
             put(clock())
             put(code | 1 | number << ARG)
@@ -161,13 +165,16 @@ def watch_sections(torch: ModuleType, recorder: Recorder, patches: Patches, _: P
 
 def _watch_section(section: Any, recorder: Recorder, patches: Patches) -> None:
     """`with torch.no_grad():`, as a block or as a decorator."""
-    home, put = recorder.home, recorder.put
+    home, put, doze = recorder.home, recorder.put, recorder.doze
+    asleep = doze.asleep
     enter, leave = section.__enter__, section.__exit__
     code = Kind.NO_GRAD << 1
 
     @functools.wraps(enter)
     def __enter__(self: Any) -> Any:  # noqa: N807
         if get_ident() == home[0]:
+            if asleep[0]:
+                doze.section()
             put(clock())
             put(code)
         return enter(self)
@@ -196,6 +203,26 @@ def watch_collector(_: ModuleType, recorder: Recorder, patches: Patches, __: Pac
             put(code if phase == "start" else code | 1)
 
     patches.add(gc.callbacks, collecting)
+    _watch_collect(recorder, patches)
+
+
+def _watch_collect(recorder: Recorder, patches: Patches) -> None:
+    """Who asks for a collection: each place is noted the first time, the tenth, the hundredth …"""
+    home, original = recorder.home, gc.collect
+    calls: Counter[tuple[str, int, str]] = Counter()
+    frames = Frames(lambda *_, **__: None)
+
+    @functools.wraps(original)
+    def collect(*args: Any, **kwargs: Any) -> int:
+        frame = users_frame(sys._getframe(1), frames) if get_ident() == home[0] else None  # noqa: SLF001
+        if frame is not None:
+            place = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname
+            calls[place] += 1
+            if str(calls[place]).strip("0") == "1":
+                recorder.note("collect", place=f"{place[0]}:{place[1]} {place[2]}", calls=calls[place])
+        return original(*args, **kwargs)
+
+    patches.set(gc, "collect", collect)
 
 
 # ---- device ----------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from stoker.observe.options import Options
 from stoker.observe.pace import ENOUGH
 from stoker.observe.restore import open_journal, restore
 from stoker.records.codec import encode
-from stoker.records.observed import TRAINING
+from stoker.records.observed import KIND, TRAINING
 
 ATTACH = Path(__file__).parent / "attach"
 TICK_S = 0.5
@@ -167,7 +167,7 @@ class _Watch:
         self._began_s = self._kept_s = time.monotonic()
         self._interrupts = 0
         self._enough_since = 0.0
-        self._file = (directory / "meters.jsonl").open("a")
+        self._file = (directory / "meters.jsonl").open("ab", buffering=0)
         self._words = _words(child.pid)
 
     def until_the_end(self) -> Ended:
@@ -207,10 +207,9 @@ class _Watch:
         meter = self._meters.read()
         if meter is not None:
             try:
-                self._file.write(json.dumps(encode(meter)) + "\n")
-                self._file.flush()
-            except OSError:
-                self._file = Path(os.devnull).open("a")  # noqa: SIM115  it lives as long as the watch
+                self._file.write(json.dumps(encode(meter)).encode() + b"\n")
+            except OSError:  # nothing was kept back that closing could fail on
+                self._file = Path(os.devnull).open("ab", buffering=0)  # noqa: SIM115  it lives as long as the watch
 
     def _hurry(self) -> None:
         """A script that does not end although it was told to is asked, then made."""
@@ -248,7 +247,7 @@ def _trains(events: Path) -> bool:
     found = array("q")
     data = events.read_bytes()
     found.frombytes(data[: len(data) // found.itemsize * found.itemsize])
-    return any(code >> 1 & 127 in TRAINING for code in found[1::2])
+    return any(code >> 1 & KIND in TRAINING for code in found[1::2])
 
 
 def _words(pid: int) -> list[str]:

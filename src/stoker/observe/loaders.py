@@ -83,7 +83,9 @@ def _experiments(original: Any, recorder: Recorder, pace: Pace) -> Callable[[Any
         assert pace.probes is not None
         epoch.trained = pace.backwards > epoch.backwards_before
         try:
-            return pace.probes.turn(iterator, epoch, original)
+            given = pace.probes.turn(iterator, epoch, original)
+            pace.trying = not pace.probes.are_over
+            return given  # noqa: TRY300
         except StopIteration:
             number = epoch.loader << ARG
             for value in (clock(), wait | number, clock(), none | number):
@@ -100,13 +102,17 @@ def _watch_next(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> 
     wait, none = Kind.NEXT << 1, Kind.EXHAUSTED << 1 | 1
 
     experiment = _experiments(original, recorder, pace)
+    doze = recorder.doze
+    asleep = doze.asleep
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:  # noqa: N807
         epoch: Epoch | None = self.__dict__.get(STATE)
         if epoch is None or get_ident() != home[0]:
             return original(self)
-        if pace.probes is not None and epoch.batches:
+        if epoch.batches >= doze.at:
+            doze.turn(epoch.loader, epoch.batches)
+        if (pace.trying or epoch.held) and epoch.batches:
             given = experiment(self, epoch)
             if given is not None:
                 pace.batches += 1
@@ -124,18 +130,20 @@ def _watch_next(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> 
         except StopIteration:
             put(clock())
             put(none | number)
+            doze.wake()
             pace.ended(epoch)
             raise
         except BaseException as error:
             put(clock())
             put(wait | 1 | number)
+            doze.wake()
             _note_failure(recorder, error)
             raise
         put(clock())
         put(wait | 1 | number)
         epoch.batches += 1
         pace.batches += 1
-        if pace.probes is not None or epoch.batches == 1:
+        if (pace.probes is not None and not asleep[0]) or epoch.batches == 1:
             _delivered(epoch, batch, recorder, pace)
         return batch
 
@@ -204,12 +212,12 @@ def _watch_order(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) ->
     or more, though, so once a sampler has turned out to be quick, wall time is taken, until it is slow.
     """
     total = [0, 0]
-    home = recorder.home
+    home, asleep = recorder.home, recorder.doze.asleep
     original = kind._next_index  # noqa: SLF001
 
     @functools.wraps(original)
     def _next_index(self: Any) -> Any:
-        if get_ident() != home[0]:
+        if asleep[0] or get_ident() != home[0]:
             return original(self)
         calls = self.__dict__.get(CALLS, 0)
         now = thread_time_ns if calls < FINE_CALLS else clock

@@ -86,6 +86,8 @@ class Pace:
         self.cycles = 0
         self.epochs_noted = False
         self.probes: Probes | None = None
+        self.trying = False
+        """True until all experiments are made."""
         self._steps = options.steps
         self._epoch_s = options.epoch_s
         self._budget_ns = int(options.budget_s * 1e9)
@@ -164,6 +166,7 @@ class Pace:
         workers = getattr(source, "num_workers", 0) or 0
         ahead = workers * (getattr(source, "prefetch_factor", 0) or 0)
         wanted = max(TRIAL_STEPS, workers + 2) + ahead  # at least one whole round of them
+        wanted = min(wanted, epoch.length or wanted)  # a whole epoch shows all there is
         enough = epoch.batches >= wanted or self.backwards >= TRIAL_LONGEST * wanted
         longest = spent_ns > TRIAL_LONGEST * self._budget_ns and self.backwards >= TRIAL_LEAST
         return spent_ns > self._budget_ns and (enough or longest)
@@ -178,7 +181,7 @@ class Pace:
             try:
                 self.probes.delivered(epoch, batch)
             except Exception as error:  # noqa: BLE001  an experiment may fail, the loop may not
-                self.probes = None
+                self.probes, self.trying = None, False
                 self._recorder.note("trouble", text=f"experiments ended: {error!r}")
 
     def meet_optimizer(self) -> int:

@@ -96,6 +96,7 @@ class Passes:
         if number is None:
             return None
         epoch = Epoch(number, length(loader), False, grad, pace.backwards, source=loader)
+        recorder.doze.begin(number)
         if pace.probes is not None:
             recorder.attempt(pace.probes.interrupted)
         pace.begin(epoch)

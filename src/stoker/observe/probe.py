@@ -87,6 +87,8 @@ class Probes:
         self._delivered_ns = self._since_ns = self._queued_ns = 0
         self._real = 0
         self._number = 0
+        self.are_over = False
+        """True when `turn` need not be called any more."""
         self._about: tuple[int, dict[str, Any]] = 0, {}
         """What there is to say of the loader that is tried; it itself may go whenever the script lets it."""
 
@@ -108,7 +110,9 @@ class Probes:
         except Exception as error:  # noqa: BLE001  an experiment may fail, the loop may not
             self._recorder.note("trouble", text=f"an experiment failed: {error!r}")
             self._plan.clear()
-        return self._deliver(iterator, epoch, original)
+        given = self._deliver(iterator, epoch, original)
+        self.are_over = given is None and self._window is None and not (self._plan and self._left_s > 0)
+        return given
 
     def delivered(self, epoch: Epoch, batch: Any) -> None:
         """A real batch goes to the loop."""
@@ -116,6 +120,8 @@ class Probes:
             return
         self._delivered_ns = clock()
         self._real += 1
+        if self.are_over and self._delivered_ns >= self._limits.due_ns:
+            self._limits.read()
         if not self._since_ns:
             self._since_ns, self._queued_ns = self._delivered_ns, self._schedule.queued_ns()
         self._number = epoch.loader
@@ -196,7 +202,10 @@ class Probes:
 
     def _is_due(self, epoch: Epoch, now: int) -> bool:
         seconds = (now - self._since_ns) / 1e9
-        if seconds < REAL_S or not self._plan or self._left_s <= 0 or not epoch.trained or self._is_distributed():
+        if seconds < REAL_S or not self._plan or self._left_s <= 0 or not epoch.trained:
+            return False
+        if self._is_distributed():  # ranks wait for each other in every step: none is held up
+            self._plan.clear()
             return False
         enough = self._real >= max(REAL_STEPS, min(_head(epoch.source) + 4, 3 * REAL_STEPS))
         return enough or (self._real >= 2 and seconds > REAL_LONGEST_S)  # noqa: PLR2004

@@ -7,8 +7,8 @@ from types import FrameType
 from typing import Any
 
 from stoker.observe.frames import Frames
-from stoker.observe.probe_making import Follower
 from stoker.observe.probe_replay import half_ratio
+from stoker.observe.probe_text import Follower
 from stoker.observe.recorder import Recorder
 from stoker.records.codec import encode
 from stoker.records.probes import Inspection, LineOps
@@ -151,7 +151,7 @@ class Inspector:
             moved_bytes=float(self._bytes),
             batch_share=self._batch_share,
             text_s=self._text.seconds,
-            text_place=self._text.place(),
+            text_place=self._text.place,
         )
 
 

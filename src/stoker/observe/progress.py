@@ -3,11 +3,12 @@
 from array import array
 from pathlib import Path
 
-from stoker.records.observed import ARG, Kind
+from stoker.records.observed import ARG, SMALLEST_TIME, Kind
 
 _MASK = (1 << ARG) - 1
 _BATCH = Kind.NEXT << 1 | 1
 _STEP = Kind.OPTIMIZER << 1 | 1
+_DOZES = Kind.DOZE << 1
 
 
 class Progress:
@@ -16,8 +17,15 @@ class Progress:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._read: dict[Path, int] = {}
+        self._dozing: set[Path] = set()
+        self._dozed = self._seen = 0
         self.batches = 0
-        self.steps = 0
+
+    @property
+    def steps(self) -> int:
+        """Steps of optimizers; while their hooks doze there are as many to a batch as before."""
+        awake = self.batches - self._dozed
+        return self._seen + (round(self._seen / awake * self._dozed) if awake else 0)
 
     def update(self) -> None:
         """Look again."""
@@ -31,6 +39,16 @@ class Progress:
             data = file.read()
         data = data[: len(data) - len(data) % 8]
         self._read[path] = seen + len(data)
-        numbers = array("q", data)
-        self.batches += sum(1 for number in numbers if number & _MASK == _BATCH and number < 1 << 32)
-        self.steps += sum(1 for number in numbers if number & _MASK == _STEP and number < 1 << 32 and number >> ARG)
+        for number in array("q", data):
+            if number >= SMALLEST_TIME:
+                continue
+            code = number & _MASK
+            if code == _BATCH:
+                self.batches += 1
+                self._dozed += path in self._dozing
+            elif code == _STEP and number >> ARG:
+                self._seen += 1
+            elif code == _DOZES:
+                self._dozing.add(path)
+            elif code == _DOZES | 1:
+                self._dozing.discard(path)

@@ -9,10 +9,14 @@ from typing import Any
 
 from stoker.errors import UsageError
 from stoker.observe import workers
+from stoker.observe.dozed import fill
 from stoker.observe.meters import machine
 from stoker.records.codec import decode
 from stoker.records.observed import (
+    KIND,
+    SMALLEST_TIME,
     TRAINING,
+    Collect,
     Cut,
     Line,
     LoaderFacts,
@@ -37,9 +41,6 @@ from stoker.records.probes import (
     Stretch,
     Window,
 )
-
-SMALLEST_TIME = 1 << 32
-"""A code is below this and a time above, so that a pair torn by a signal or by the end is recognised."""
 
 
 def read(directory: Path) -> Observation:
@@ -84,7 +85,7 @@ def about(directory: Path) -> dict[str, Any]:
 
 def _trained(track: Track) -> tuple[int, int, int]:
     """The main track is the one that trained most; among equals the lowest rank, then the fullest."""
-    steps = sum(1 for code in track.codes if code >> 1 & 127 in TRAINING and code & 1)
+    steps = sum(1 for code in track.codes if code >> 1 & KIND in TRAINING and code & 1)
     return steps, -(track.rank or 0), len(track.codes)
 
 
@@ -198,7 +199,8 @@ class Process:
 
     def track(self, start_ns: int, end_ns: int) -> Track:
         """The process as one that may have trained."""
-        times, codes = self._pairs("events")
+        seen_times, seen_codes = self._pairs("events")
+        times, codes = fill(seen_times, seen_codes)
         sample_times, sample_lines = self._pairs("samples")
         device_times, device_steps = self._pairs("marks")
         lines = self._places()
@@ -243,6 +245,8 @@ class Process:
             no_batches=tuple(
                 NoBatch(str(n["text"]), n.get("shm_bytes"), n.get("shm_free")) for n in self.all("no_batch")
             ),
+            collects=tuple({n["place"]: Collect(n["place"], n["calls"]) for n in self.all("collect")}.values()),
+            filled=max(len(codes) - len(seen_codes), 0),
         )
 
     def _probes(self) -> Probes:

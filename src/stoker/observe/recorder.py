@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stoker.observe.collector import Pause
+from stoker.observe.doze import Doze
 from stoker.observe.frames import Frames
 from stoker.observe.marks import Marks
 from stoker.records.observed import ARG, Kind
@@ -49,6 +50,7 @@ class Recorder:
         self.device = array("q")
         self.marks = Marks()
         self.module_calls = [0]
+        self.doze = Doze(self.put, self.module_calls)
         self.own_ns = 0
         self.iterating: int | None = None
         self.device_watched = False
@@ -154,8 +156,11 @@ class Recorder:
         for name, column in self._columns():
             count = len(column)
             if count:
-                self._append(name, column[:count].tobytes())
+                new = column[:count]
+                self._append(name, new.tobytes())
                 del column[:count]
+                if column is self.events:
+                    self.doze.look(new)
         count = len(self._notes)
         if count:
             self._append("notes", "".join(json.dumps(note) + "\n" for note in self._notes[:count]).encode())
@@ -200,6 +205,7 @@ class Recorder:
         """In a forked child: nothing of the parent's is ours, and its thread is not here."""
         self.home[0] = _thread.get_ident()
         self._forget()
+        self.doze.forget()
         self.module_calls[0], self.own_ns = 0, 0
         self.frames.forget()
         self._files, self._stem = {}, ""
@@ -211,6 +217,7 @@ class Recorder:
 
     def close(self) -> None:
         """Write the last of it; the thread ends by itself."""
+        self.doze.wake()
         with self.pause:  # no stack is walked from here on
             self._stop = True
         own = {"module_calls": self.module_calls[0], "own_ns": self.own_ns}

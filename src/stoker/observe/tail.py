@@ -5,14 +5,16 @@ import os
 import re
 import time
 from array import array
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from stoker.observe.readback import SMALLEST_TIME, loader_facts
+from stoker.observe.dozed import Filler, Seen
+from stoker.observe.readback import loader_facts
 from stoker.records.codec import decode
 from stoker.records.live import News, Odd, Piece, Pulse
-from stoker.records.observed import Meter
+from stoker.records.observed import SMALLEST_TIME, Meter
 
 NOTES = re.compile(r"process-(\d+)-\d+\.notes")
 WORD = 8
@@ -28,6 +30,7 @@ class Tail:
         self._directory = directory
         self._read: dict[Path, int] = {}
         self._done: set[str] = set()
+        self._fillers: defaultdict[str, Filler] = defaultdict(Filler)
         self.behind = False
         """More is there than the last look has read."""
 
@@ -98,17 +101,20 @@ class Tail:
 
     def _piece(self, path: Path) -> Piece | None:
         notes = list(self._lines(path))
-        times, codes = self._events(path.with_suffix(".events"))
-        if not notes and not times:
-            return None
+        filler = self._fillers[path.stem]
+        events = list(filler.take(self._events(path.with_suffix(".events"))))
         if any(note.get("note") == "closing" for note in notes) and not self.behind:
             self._done.add(path.stem)
+            events += filler.rest()
+        if not notes and not events:
+            return None
+        times, codes = tuple(time_ns for time_ns, _ in events), tuple(code for _, code in events)
         try:
             return _piece(path, notes, times, codes)
         except (KeyError, TypeError, ValueError):  # a line that is JSON but not ours
             return Piece(path.stem, _pid(path), times_ns=times, codes=codes)
 
-    def _events(self, path: Path) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _events(self, path: Path) -> Iterator[Seen]:
         """Times and codes, without what was torn; a time whose code is still missing waits."""
         data = self._new(path)
         numbers = array("q", data[: len(data) - len(data) % WORD])
@@ -117,14 +123,11 @@ class Tail:
             numbers.pop()
             back += WORD
         self._read[path] = self._read.get(path, 0) - back
-        times, codes = [], []
         before = 0
         for number in numbers:
             if number < SMALLEST_TIME <= before:
-                times.append(before)
-                codes.append(number)
+                yield before, number
             before = number
-        return tuple(times), tuple(codes)
 
 
 def _piece(path: Path, notes: list[dict[str, Any]], times: tuple[int, ...], codes: tuple[int, ...]) -> Piece:

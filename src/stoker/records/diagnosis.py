@@ -183,3 +183,6 @@ class Diagnosis:
     restart_below_share: float | None = None  # a run that is less far than this gains by a restart with the first fix
     epoch_parts: Mapping[str, float] | None = None  # seconds of a full epoch by part; they add up to the forecast
     probes: Probes = field(default_factory=Probes)
+    others_share: float | None = None
+    """How much of the calmest replay, in which the script's own workers were idle, the loop waited for a core that
+    other programs had. 0 is a quiet machine, from 0.2 on it was a crowded one. None: no replay was made."""

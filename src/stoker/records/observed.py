@@ -37,7 +37,7 @@ class Kind(IntEnum):
     NEXT = 2  # waiting for a batch; argument: the loader
     EXHAUSTED = 3  # the end of a NEXT that brought no batch; argument: the loader
     COPY = 4  # host to device
-    FORWARD = 5  # outermost call of a module that has parameters
+    FORWARD = 5  # outermost call of a module that has parameters; argument: 1 in eval mode
     LOSS = 6  # outermost call of a module that has none
     BACKWARD = 7
     OPTIMIZER = 8  # argument: the optimizer
@@ -50,12 +50,20 @@ class Kind(IntEnum):
     RETIRE = 15  # a loader stops its workers
     EXIT = 16  # the script's own code has ended
     PROBE = 17  # Stoker's own experiments: cut out of the run's time
+    DOZE = 18  # steps that were timed as a whole, until they are filled in; argument: after how many they repeat
 
 
 TRAINING = {Kind.BACKWARD, Kind.OPTIMIZER}
 """What only a process does that trains."""
 ARG = 8
 """The bit from which an event's code holds its argument."""
+KIND = (1 << ARG - 1) - 1
+"""What is left of a code, without its lowest bit, is its kind."""
+SMALLEST_TIME = 1 << 32
+"""A code is below this and a time above, so that a pair torn by a signal or by the end is recognised."""
+
+OWN = "<stoker>"
+"""The file of a line that is Stoker's own, where nothing else was on the stack."""
 
 DEVICE_WORK = ("copy", "forward", "backward", "optimizer", "other")
 """What a piece of the device's work can be."""
@@ -115,6 +123,14 @@ class NoBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Collect:
+    """Where a script asks for garbage to be collected, and how often at least."""
+
+    place: str
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
 class Track:
     """One process that trained: its events and samples, as columns of equal length. Times are of one clock."""
 
@@ -153,6 +169,8 @@ class Track:
     batch_arrays: tuple[tuple[int, int], ...] = ()  # a loader, and the arrays in its first batch
     batch_bytes: tuple[tuple[int, int], ...] = ()  # the same for their bytes
     no_batches: tuple[NoBatch, ...] = ()
+    collects: tuple[Collect, ...] = ()
+    filled: int = 0  # events of steps that were timed as a whole: put there when they were read
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,21 @@ from stoker.report import units
 
 MOST_FINDINGS = 4
 MOST_CANDIDATES = 4
+CROWDED = 0.2
+"""The share of the loop's time that other programs may take before it is said."""
 MOST_EVIDENCE = 2
 """What is said of a finding that is not the first."""
 
 
 def headline(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     """The judged part of the verdict box, line by line."""
+    yield from _judged(diagnosis)
+    if (others := diagnosis.others_share or 0.0) >= CROWDED:
+        had = f"on cached batches the loop waited for a core in {units.share(others)} of the time"
+        yield "caution", f"other programs had the cores: {had}. Run it again when the machine is quiet"
+
+
+def _judged(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if not diagnosis.findings:
         yield "verdict", f"healthy: {CAUSES['healthy'].meaning}; no gain of 5 % was found"
         yield from _ceilings(diagnosis)

@@ -247,7 +247,10 @@ def _place(file: str, line: int) -> str:
 def _machine(diagnosis: Diagnosis) -> str:
     use, memory = diagnosis.machine, diagnosis.memory
     cores = f"{use.cores} cores" + (f" (quota {use.quota_cores:g})" if use.quota_cores else "")
-    parts = [f"{cores} {units.share(use.cpu_share)} busy", f"memory {units.size(memory.host_peak_bytes)}"]
+    parts = [
+        f"{cores}, {units.share(use.cpu_share)} of them used by this run",
+        f"memory {units.size(memory.host_peak_bytes)}",
+    ]
     parts.append(f"shared memory {units.size(memory.shm_peak_bytes)}")
     parts.append(f"disk {units.size(use.disk_read_bytes_per_s)}/s read")
     if diagnosis.samples_per_s is not None:

@@ -1,0 +1,281 @@
+"""Hooks that doze over most steps of a fast loop, and the steps they did not see filled in again."""
+
+import gc
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, TensorDataset
+
+from stoker.observe import doze
+from stoker.observe.child import Observer
+from stoker.observe.doze import AWAKE, DOZING, FIRST, STILL
+from stoker.observe.dozed import fill
+from stoker.observe.options import Options
+from stoker.observe.progress import Progress
+from stoker.observe.readback import Process
+from stoker.records.observed import ARG, KIND, SMALLEST_TIME, Kind, Track
+
+STEPS = FIRST + 2 * DOZING + AWAKE + 10
+Events = list[tuple[int, int]]
+
+
+# ---- a real loop -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def observed(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Observer]:
+    """Every step counts as fast, however slow this machine is."""
+    monkeypatch.setattr(doze, "FAST_NS", 1 << 62)
+    place.mkdir()
+    observer = Observer(place, Options(whole=True))
+    observer.start()
+    try:
+        yield observer
+    finally:
+        observer.finish()
+
+
+def train(observer: Observer, after: Callable[[int, torch.nn.Module], None], accumulate: int = 1) -> None:
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(STEPS * 2, 4), torch.randint(0, 2, (STEPS * 2,)))
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    criterion = torch.nn.CrossEntropyLoss()
+    for step, (x, y) in enumerate(DataLoader(data, batch_size=2)):
+        criterion(model(x), y).backward()
+        if (step + 1) % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        after(step, model)
+        if step == FIRST - 10:
+            observer.recorder.flush(5.0)  # what the quiet thread does four times a second: it looks at the steps
+
+
+def read(place: Path) -> tuple[Track, Events]:
+    """The track as it is read, and the events that were seen."""
+    processes = [Process(path) for path in place.glob("*.notes")]
+    assert len(processes) == 1
+    return processes[0].track(0, 1 << 62), list(zip(*processes[0]._pairs("events"), strict=True))
+
+
+def ends(codes: Any) -> Counter[Kind]:
+    return Counter(Kind(code >> 1 & KIND) for code in codes if code & 1)
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_hooks_doze_and_every_step_has_its_parts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int
+) -> None:
+    with observed(tmp_path / "run", monkeypatch) as observer:
+        train(observer, lambda step, model: None, accumulate)
+    track, seen = read(tmp_path / "run")
+
+    dozes = sum(code >> 1 & KIND == Kind.DOZE and not code & 1 for _, code in seen)
+    assert dozes == 2
+    assert ends(code for _, code in seen)[Kind.BACKWARD] == STEPS - 2 * DOZING
+    counts = ends(track.codes)
+    assert counts[Kind.BACKWARD] == counts[Kind.FORWARD] == counts[Kind.LOSS] == STEPS
+    assert counts[Kind.OPTIMIZER] == counts[Kind.ZERO] == STEPS // accumulate
+    assert Kind.DOZE not in counts
+    assert track.filled > 0
+    assert list(track.times_ns) == sorted(track.times_ns)
+
+
+def test_a_section_that_is_no_part_of_every_step_wakes_the_hooks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def validate(step: int, model: torch.nn.Module) -> None:
+        if step == FIRST + 100:
+            with torch.no_grad():
+                for _ in range(7):
+                    model(torch.zeros(1, 4))
+        if step == FIRST + 130:
+            observer.recorder.flush(5.0)
+
+    with observed(tmp_path / "run", monkeypatch) as observer:
+        train(observer, validate)
+    track, seen = read(tmp_path / "run")
+    counts = ends(track.codes)
+    assert counts[Kind.FORWARD] == STEPS + 7
+    assert counts[Kind.BACKWARD] == STEPS
+    asleep = ends(code for _, code in seen)[Kind.NEXT] - ends(code for _, code in seen)[Kind.BACKWARD]
+    assert asleep > DOZING  # they doze again
+
+
+def test_another_pass_is_seen_from_its_first_step_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = DataLoader(TensorDataset(torch.zeros(9, 4)), batch_size=1)
+
+    def validate(step: int, model: torch.nn.Module) -> None:
+        if step == FIRST + 100:
+            for (x,) in other:
+                model(x)
+
+    with observed(tmp_path / "run", monkeypatch) as observer:
+        train(observer, validate)
+    track, _ = read(tmp_path / "run")
+    counts = ends(track.codes)
+    assert counts[Kind.FORWARD] == STEPS + 9
+    assert counts[Kind.NEXT] == STEPS + 9
+
+
+def test_nothing_dozes_while_steps_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def now_and_then(step: int, model: torch.nn.Module) -> None:
+        if step * step % 7 == 1:
+            model(torch.zeros(1, 4))
+
+    with observed(tmp_path / "run", monkeypatch) as observer:
+        train(observer, now_and_then)
+    _, seen = read(tmp_path / "run")
+    assert not any(code >> 1 & KIND == Kind.DOZE for _, code in seen)
+
+
+def test_nothing_dozes_in_a_slow_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with observed(tmp_path / "run", monkeypatch) as observer:
+        monkeypatch.setattr(doze, "FAST_NS", 0)
+        train(observer, lambda step, model: None)
+    _, seen = read(tmp_path / "run")
+    assert not any(code >> 1 & KIND == Kind.DOZE for _, code in seen)
+
+
+def test_it_is_noted_where_the_script_asks_for_collections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def collect(step: int, _: torch.nn.Module) -> None:
+        if step < 12:
+            gc.collect(0)
+
+    with observed(tmp_path / "run", monkeypatch) as observer:
+        train(observer, collect)
+    asked = read(tmp_path / "run")[0].collects[0]
+    assert asked.place.startswith(__file__)
+    assert asked.calls == 10  # the twelfth is not noted any more
+
+
+# ---- filling in ------------------------------------------------------------------------------------------
+
+BEGIN = Kind.NEXT << 1 | 1 << ARG
+PARTS = (Kind.COPY, Kind.FORWARD, Kind.LOSS, Kind.BACKWARD, Kind.SYNC, Kind.OPTIMIZER, Kind.ZERO)
+
+
+def step_at(time_ns: int, lengths: list[int], parts: tuple[Kind, ...] = PARTS) -> tuple[Events, int]:
+    """One step: its batch, then each part, with a pause after it."""
+    events = [(time_ns, BEGIN), (time_ns + lengths[0], BEGIN | 1)]
+    time_ns += lengths[0]
+    for kind, length in zip(parts, lengths[1:], strict=True):
+        events += [(time_ns, kind << 1), (time_ns + length, kind << 1 | 1)]
+        time_ns += length + 1
+    return events, time_ns
+
+
+def run(steps: list[list[int]], parts: tuple[Kind, ...] = PARTS) -> tuple[list[Events], int]:
+    now, made = SMALLEST_TIME, []
+    for lengths in steps:
+        events, now = step_at(now, lengths, parts)
+        made.append(events)
+    return made, now
+
+
+def dozing(steps: list[Events], awake: int, over_ns: int | None, period: int = 1) -> Events:
+    """The same steps as hooks see them that doze after some; with `over_ns` they wake then."""
+    kept = [event for step in steps[:awake] for event in step]
+    kept.append((steps[awake][0][0], Kind.DOZE << 1 | period << ARG))
+    kept += [event for step in steps[awake:] for event in step if event[1] >> 1 & KIND not in STILL]
+    return kept if over_ns is None else [*kept, (over_ns, Kind.DOZE << 1 | 1), (over_ns, BEGIN)]
+
+
+def filled(events: Events) -> Events:
+    return list(zip(*fill([t for t, _ in events], [code for _, code in events]), strict=True))
+
+
+LENGTHS = st.lists(st.integers(10, 10_000), min_size=8, max_size=8)
+
+
+@given(lengths=LENGTHS, awake=st.integers(1, 4), asleep=st.integers(1, 5))
+def test_steps_that_are_all_alike_come_back_exactly(lengths: list[int], awake: int, asleep: int) -> None:
+    steps, end = run([lengths] * (awake + asleep))
+    came = filled(dozing(steps, awake, end))
+    assert came == [*(event for step in steps for event in step), (end, BEGIN)]
+
+
+@given(steps=st.lists(LENGTHS, min_size=4, max_size=9), period=st.integers(1, 2), rare=st.booleans())
+def test_what_was_seen_stays_where_it_was_and_what_is_filled_in_is_whole(
+    steps: list[list[int]], period: int, rare: bool
+) -> None:
+    made, end = run(steps)
+    if rare:  # a collection right after the batch of the last step
+        at = made[-1][1][0]
+        made[-1][2:2] = [(at, Kind.GC << 1), (at, Kind.GC << 1 | 1)]
+    seen = dozing(made, 3, end, period)
+    came = filled(seen)
+    assert [event for event in came if event[1] >> 1 & KIND not in STILL] == [
+        event for event in seen if event[1] >> 1 & KIND not in STILL | {Kind.DOZE}
+    ]
+    assert came == sorted(came, key=lambda event: event[0])
+    counts = Counter(code for _, code in came)
+    for kind in STILL:
+        assert counts[kind << 1] == counts[kind << 1 | 1] == len(steps)
+    for (_, before), (_, after) in pairwise(came):  # parts stand one after the other, as they were
+        if not before & 1 and before >> 1 & KIND in STILL:
+            assert after == before | 1
+
+
+def test_places_among_steps_that_repeat_are_kept() -> None:
+    long, short = (Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER), (Kind.FORWARD, Kind.BACKWARD)
+    now, steps = SMALLEST_TIME, []
+    for number in range(10):
+        events, now = step_at(now, [50] * (4 - number % 2), short if number % 2 else long)
+        steps.append(events)
+    came = filled(dozing(steps, 4, now, period=2))
+    assert came == [*(event for step in steps for event in step), (now, BEGIN)]
+
+
+def test_a_disturbed_step_is_not_stretched() -> None:
+    lengths = [100] * 8
+    steps, end = run([lengths] * 3 + [[100] * 7 + [100_000]])
+    came = filled(dozing(steps, 3, end))
+    zero = [t for t, code in came if code >> 1 & KIND == Kind.ZERO]
+    assert zero[-1] - zero[-2] == 100  # the last part was not made a thousand times as long
+
+
+def test_a_step_in_the_middle_of_which_the_hooks_woke_keeps_what_was_over() -> None:
+    steps, _ = run([[100] * 8] * 5)
+    backward_ended = next(t for t, code in steps[-1] if code == Kind.BACKWARD << 1 | 1)
+    cut = [event for event in steps[-1] if event[0] <= backward_ended + 1 and event[1] >> 1 & KIND != Kind.SYNC]
+    seen = dozing([*steps[:-1], cut], 3, None)
+    woken = [*seen, (backward_ended + 1, Kind.DOZE << 1 | 1), (backward_ended + 5, Kind.NO_GRAD << 1)]
+    counts = Counter(code for _, code in filled(woken))
+    for kind in (Kind.FORWARD, Kind.LOSS, Kind.BACKWARD):
+        assert counts[kind << 1] == counts[kind << 1 | 1] == 5
+    assert counts[Kind.OPTIMIZER << 1] == counts[Kind.OPTIMIZER << 1 | 1] == 4
+
+
+def test_a_run_that_was_killed_while_hooks_dozed_can_be_read() -> None:
+    steps, _ = run([[100] * 8] * 6)
+    seen = dozing(steps, 3, None)
+    for length in range(len(seen)):
+        came = filled(seen[:length])
+        assert all(code >> 1 & KIND != Kind.DOZE for _, code in came)
+
+
+def test_progress_counts_the_steps_of_a_doze_too(tmp_path: Path) -> None:
+    parts = (Kind.FORWARD, Kind.BACKWARD)
+    now, numbers = SMALLEST_TIME, array("q")
+    for number in range(40):
+        if number == 20:
+            numbers.extend((now, Kind.DOZE << 1 | 2 << ARG))
+        events, now = step_at(now, [50, 50, 50], parts)
+        if number % 2 and number < 20:  # an optimizer steps on every second batch
+            events += [(now, Kind.OPTIMIZER << 1 | 1 << ARG), (now, Kind.OPTIMIZER << 1 | 1 | 1 << ARG)]
+        numbers.extend(n for event in events for n in event)
+    (tmp_path / "process-1-1.events").write_bytes(numbers.tobytes())
+    progress = Progress(tmp_path)
+    progress.update()
+    progress.update()
+    assert (progress.batches, progress.steps) == (40, 20)
