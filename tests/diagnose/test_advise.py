@@ -117,3 +117,19 @@ def test_a_stream_is_never_given_to_workers_that_would_each_bring_all_of_it(caus
     divided = [one for one in found if "get_worker_info" in one.hint]
     assert cause == "per-item-fetch" or (all(one.changes_results for one in divided) and divided)
     assert any(one.knob == "num_workers" for one in candidates("request-latency", num_workers=2, stream=True))
+
+
+def test_a_loop_without_a_loader_is_not_told_of_workers() -> None:
+    said, seen = case("request-latency")
+    found = advise(dataclasses.replace(said, loaders=()), seen).findings[0].candidates
+    assert found
+    assert all(one.knob is None and "Loader" not in one.hint and "__getitems__" not in one.hint for one in found)
+
+
+@pytest.mark.parametrize("function", ["Days.__getitem__", "Pipe.__call__", "Days._load", "prepare"])
+def test_a_method_that_python_calls_is_not_advised_to_call_itself(function: str) -> None:
+    said, seen = case("repeated-work")
+    there = dataclasses.replace(said.findings[0], place=f"train.py:9 {function}")
+    first = advise(dataclasses.replace(said, findings=(there,)), seen).findings[0].candidates[0]
+    assert "__(" not in first.hint
+    assert "self.kept" in first.hint

@@ -14,6 +14,7 @@ from stoker.diagnose.causes import GAIN
 from stoker.diagnose.facts import Facts
 from stoker.records import (
     Cold,
+    Collect,
     Container,
     Drain,
     Finding,
@@ -24,6 +25,7 @@ from stoker.records import (
     Making,
     NoBatch,
     Pass,
+    Phase,
     Probes,
     Replay,
     WorkerBatch,
@@ -369,6 +371,16 @@ def test_workers_do_not_take_the_samplers_time_off_the_main_thread() -> None:
     assert (without["too-few-workers"].gain_max or 0.0) > 4
 
 
+def test_workers_bring_no_more_than_making_takes_where_crowded_cores_stretch_the_step() -> None:
+    """A step of 144 ms, 43 on cached batches; the sampler takes 40, making a batch one."""
+    alone: dict[str, Any] = {"workers": 0, "facts": loader(num_workers=0), "device_step_s": None, "loader_s": 0.042}
+    times: dict[str, Any] = {"step_s": 0.144, "wall_step_s": 0.44, "wait_s": 0.126, "compute_s": 0.043}
+    ordered = Probes(ordering=Ordering(4.0, 100))
+    run = facts(real=slow(3e-5), probes=ordered, compute_worst_s=0.045, **alone, **times)
+    assert "sampler" in found(run)
+    assert "too-few-workers" not in found(run)
+
+
 @pytest.mark.parametrize(("arrays", "blamed"), [(2, True), (768, False)])
 def test_workers_that_would_send_hundreds_of_arrays_are_not_advised(arrays: int, *, blamed: bool) -> None:
     alone = waiting(real=slow(3e-3), workers=0, facts=loader(num_workers=0))
@@ -615,6 +627,45 @@ def test_threads_that_spin_while_others_have_the_cores_do_not_hide_many_tiny_ope
     replays = tuple(Replay(4, 4 * s, 4 * s, 0.0, None, None, 0, None) for s in (0.7, 0.032, 0.83))
     spun = facts(device_step_s=None, main_cpu_s=0.7, probes=Probes(inspection=inspection, replays=replays))
     assert "launch-bound" in found(phases(spun, forward=0.05, backward=0.05))
+
+
+@pytest.mark.parametrize(("calls", "place"), [(100, "train.py:9 step"), (1, None)])
+def test_a_collection_that_the_script_asks_for_has_a_place(calls: int, place: str | None) -> None:
+    run = phases(facts(device_step_s=None), forward=0.04, gc=0.06)
+    run = named(run, phases=(*run.named.phases, Phase("gc", 9.0, 0.45)))
+    asked = dataclasses.replace(run.track, collects=(Collect("train.py:9 step", calls), Collect("train.py:2 main", 1)))
+    assert found(dataclasses.replace(run, track=asked))["gc-pause"].place == place
+
+
+def test_workers_that_crowd_the_cores_slow_down_the_whole_loader_not_only_the_making() -> None:
+    """A batch is made every 5 ms and comes every 23; as many workers as cores would be 1.75 times as fast."""
+    crowd: dict[str, Any] = {"workers": 12, "facts": loader(num_workers=12), "device_step_s": None, "loader_s": 0.033}
+    times: dict[str, Any] = {"step_s": 0.0143, "wall_step_s": 0.0235, "wait_s": 0.014, "compute_s": 0.005}
+    run = facts(
+        real=slow(5e-4), compute_worst_s=0.0054, probes=Probes(benches=rates(cores=0.02, as_is=0.035)), **crowd, **times
+    )
+    assert "too-many-workers" in found(run)
+
+
+def test_what_else_a_function_does_that_saves_is_no_logging() -> None:
+    def run(function: str) -> Facts:
+        line = Line("train.py", 47, function, "os.replace")
+        events = [(at * 100 * MS + 60 * MS, Kind.OPTIMIZER << 1 | 1) for at in range(100)]
+        events += [(at * 100 * MS + 99 * MS, Kind.NEXT << 1) for at in range(100)]
+        times, codes = zip(*sorted(events), strict=True)
+        looks = tuple(at * 100 * MS + 80 * MS for at in range(100))
+        busy = phases(facts(device_step_s=None), forward=0.05, other=0.05)
+        columns: dict[str, Any] = {"times_ns": times, "codes": codes, "sample_times_ns": looks}
+        track = dataclasses.replace(busy.track, **columns, sample_lines=(0,) * 100, lines=(line,))
+        hot = (HotLine("train.py", 46, "save", 0.3, "checkpoint"), HotLine("train.py", 47, function, 0.3, "other"))
+        return named(
+            dataclasses.replace(busy, track=track),
+            hot_lines=hot,
+            phases=(*busy.named.phases, Phase("other", 5.0, 0.25)),
+        )
+
+    assert "logging-stall" in found(run("plot"))
+    assert "logging-stall" not in found(run("save"))
 
 
 def test_code_of_the_scripts_own_on_a_batch_is_no_work_of_the_model() -> None:

@@ -78,6 +78,11 @@ def _amplified(finding: Finding, setting: Setting) -> Iterator[Candidate]:
 
 
 def _latency(finding: Finding, setting: Setting) -> Iterator[Candidate]:
+    if setting.facts is None:  # a loop that gets its data by itself has no workers, and no data set to hand over
+        ahead = "+ pool = ThreadPoolExecutor(32)\n+ for sample in pool.map(fetch, names):   # asked for ahead, in order"
+        yield code(f"ask for many samples at once{at(finding)}", ahead)
+        yield stage(setting, "stage the data on a local disk first")
+        return
     yield loader(setting)
     if setting.facts and setting.facts.stream:
         ahead = "+     with ThreadPoolExecutor(32) as pool:\n+         yield from pool.map(fetch, names)"
@@ -110,12 +115,14 @@ def _decode(finding: Finding, setting: Setting) -> Iterator[Candidate]:
 
 def _once(finding: Finding, setting: Setting) -> Iterator[Candidate]:
     """Do it once: the result is the same every time."""
-    call = f"{_called(finding)}(…)"
-    yield code(
-        f"do it once and keep the result{at(finding)}",
-        f"- result = {call}\n+ if i not in self.kept:            # self.kept = {{}} in __init__\n"
-        f"+     self.kept[i] = {call}\n+ result = self.kept[i]",
-    )
+    called = _called(finding)
+    if called.partition(".")[2].startswith("__"):  # one does not call it by its name
+        hint = "+ if i not in self.kept:            # self.kept = {} in __init__\n"
+        hint += "+     self.kept[i] = …              # what is returned now\n+ return self.kept[i]"
+    else:
+        hint = f"- result = {called}(…)\n+ if i not in self.kept:            # self.kept = {{}} in __init__\n"
+        hint += f"+     self.kept[i] = {called}(…)\n+ result = self.kept[i]"
+    yield code(f"do it once and keep the result{at(finding)}", hint)
     if source(setting.files)[0]:
         yield loader(setting)
 
@@ -214,6 +221,15 @@ def _simple(hint: str, text: str) -> Callable[[Finding, Setting], Iterator[Candi
     return make
 
 
+def _collected(finding: Finding, setting: Setting) -> Iterator[Candidate]:
+    """A collection that the script asks for is not needed; one that comes by itself has less to look at."""
+    del setting
+    if finding.place:
+        yield code(f"do not ask for a collection in the loop{at(finding)}", "- gc.collect()")
+    else:
+        yield code("freeze what was made at the start", "gc.collect(); gc.freeze()")
+
+
 def _balance(finding: Finding, setting: Setting) -> Iterator[Candidate]:
     """What makes one rank slow is what it is given, or where it runs; only the first can be changed in the script."""
     del setting
@@ -256,7 +272,7 @@ CANDIDATES: dict[str, Callable[[Finding, Setting], Iterator[Any]]] = {
     "validation-stall": _simple("if epoch % 5 == 0: validate(…)", "validate rarer, on less, or with a larger batch"),
     "logging-stall": _simple("if step % 100 == 0: log(…)", "log rarer"),
     "straggler": _balance,
-    "gc-pause": _simple("gc.collect(); gc.freeze()", "freeze what was made at the start"),
+    "gc-pause": _collected,
     "python-loop": _simple("out.index_add(1, index, values)", "replace the loop by one operation on whole tensors"),
     "recompile": _simple("torch.compile(model, dynamic=True)", "compile once for all lengths"),
     "autotune-shapes": _simple("torch.backends.cudnn.benchmark = False", "fixed shapes, or no search for algorithms"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from stoker.diagnose import compute, data, feeding, loop, ranks, reading
 from stoker.diagnose.causes import CAUSES, GAIN, RANK
 from stoker.diagnose.facts import Facts
-from stoker.diagnose.gather import gather
+from stoker.diagnose.gather import gather, others_share
 from stoker.records.attributed import Attribution
 from stoker.records.diagnosis import Ceilings, Diagnosis, Finding
 from stoker.records.observed import Observation, Track
@@ -37,7 +37,10 @@ def diagnose(seen: Observation, track: Track, named: Attribution, said: Diagnosi
     verdict = next((one.cause for one in found if _matters(one) or one is bound), "healthy")
     if found and not any(_matters(one) or one is bound for one in found):
         found = []
-    return dataclasses.replace(said, ceilings=_ceilings(facts), findings=tuple(_linked(found)), verdict=verdict)
+    others = others_share(track.probes)
+    found = [dataclasses.replace(one, confidence=min(one.confidence, 1 - (others or 0.0))) for one in found]
+    said = dataclasses.replace(said, ceilings=_ceilings(facts), others_share=others)
+    return dataclasses.replace(said, findings=tuple(_linked(found)), verdict=verdict)
 
 
 def _of_epoch(one: Finding, facts: Facts) -> Finding:

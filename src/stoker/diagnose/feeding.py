@@ -5,7 +5,7 @@ from itertools import pairwise
 from stoker.attribute.steady import quantile
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
-from stoker.diagnose.facts import IDLE_CORES, Facts
+from stoker.diagnose.facts import IDLE_CORES, REACH, Facts
 from stoker.diagnose.production import Production
 from stoker.records.diagnosis import Finding
 from stoker.records.observed import Track
@@ -55,7 +55,9 @@ def too_few_workers(facts: Facts) -> Finding | None:
     else:  # made beside the loop instead of in it; the loop takes a part of one core
         make_all_s = (facts.loader_s or facts.wait_s) + _arrays(facts) * SENT_ARRAY_S
         cpu_s = made.mean_cpu_s * made.samples / facts.cores  # of all threads: a library may have its own
-        gain = facts.step_gain(max(make_all_s / max(facts.cores - 0.5, 1.0), cpu_s, facts.without_data_s))
+        made_s = max(facts.seen_making_s - facts.ordering_s, facts.made_s or 0.0)  # the sampler stays where it is
+        least_s = max(facts.without_data_s, facts.step_s - REACH * made_s)
+        gain = facts.step_gain(max(make_all_s / max(facts.cores - 0.5, 1.0), cpu_s, least_s))
     off = facts.off("cores", "as is")
     measured = facts.own_rate_ratio("cores") if off < noise.BLIND and few else None
     if (measured is not None and measured < SPEED_UP) or gain < GAIN:
@@ -97,7 +99,8 @@ def too_many_workers(facts: Facts) -> Finding | None:
     measured = max(rate, spent if spent >= MORE_CPU else 0.0)  # others may have had the cores, but not done its work
     if measured < SPEED_UP:
         return None
-    gain = facts.data_gain(1 / measured)
+    whole_s = min(facts.loader_s or facts.wait_s, facts.wall_step_s)  # rates are of all that a loader does
+    gain = max(facts.data_gain(1 / measured), facts.loader_gain(whole_s / measured))
     if gain < GAIN:
         return None
     return finding(

@@ -88,6 +88,12 @@ def _calm(timed: Sequence[Timed]) -> list[Timed]:
     return [one for one, share in zip(timed, shares, strict=True) if share <= min(shares) + CALM]
 
 
+def others_share(probes: Probes) -> float | None:
+    """How much of the calmest replay was spent waiting for a core; None if there was none."""
+    timed = [one for one in probes.replays if one.steps and one.seconds > 0]
+    return min((min(one.queued_s / one.seconds, 1.0) for one in timed), default=None)
+
+
 def _undisturbed_s(probes: Probes) -> float | None:
     """A real step while others left the cores alone, if they did so for a while only."""
     calm = _calm(probes.stretches)

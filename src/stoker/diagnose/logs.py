@@ -24,6 +24,7 @@ PHASES, GAP = ("logging", "other"), "data_wait"
 """Where the time of such lines counts, and where too if no loader says what of it is data; while garbage is collected,
 it is the collector's."""
 _TRAINING = {Kind.ITER, Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER}
+MODULE = "<module>"
 _NAMED = {Kind.SYNC, Kind.SAVE, Kind.COPY}
 
 
@@ -89,15 +90,24 @@ def _aside(facts: Facts) -> set[tuple[str, int]]:
     spans = list(_after_steps(facts))
     starts = [start for start, _ in spans]
     places = set(inspected.places) if inspected else set()
+    saving = _saving(facts)
     lines, seen, aside = facts.track.lines, Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for time_ns, number in zip(facts.track.sample_times_ns, facts.track.sample_lines, strict=True):
         line = lines[number]
         at = bisect_right(starts, time_ns) - 1
         seen[line.file, line.line] += 1
         between = at >= 0 and time_ns < spans[at][1]
+        if (line.file, line.function) in saving:
+            continue
         if (between or (line.after_step and facts.facts is None)) and _is_beside(line, places):
             aside[line.file, line.line] += 1
     return {place for place, count in aside.items() if count >= ASIDE * seen[place] and count > 1}
+
+
+def _saving(facts: Facts) -> set[tuple[str, str]]:
+    """The functions that save: what else they do, renaming say, is a part of it."""
+    hot = [line for line in facts.named.hot_lines if line.phase == "checkpoint"]
+    return {(line.file, line.function) for line in hot if line.function != MODULE}
 
 
 def _is_beside(line: Line, places: set[str]) -> bool:

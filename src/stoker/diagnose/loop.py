@@ -218,12 +218,16 @@ def gc_pause(facts: Facts) -> Finding | None:
     gain = facts.host_gain(share * facts.wall_step_s)
     if gain < GAIN or share < 1 - 1 / GAIN:
         return None
+    asked = max(facts.track.collects, key=lambda one: one.calls, default=None)
+    often = asked is not None and asked.calls > 1
     return finding(
         "gc-pause",
         ("collecting", facts.seconds("gc"), "s"),
         ("of the loop", share, "share"),
+        ("asked for by the script itself, at least so often", float(asked.calls) if asked and often else None, ""),
         gain=gain,
         off=facts.off("step"),
+        place=asked.place if asked and often else None,
     )
 
 
