@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader
 
 import stoker
 from stoker.loader.source import zarrs
-from stoker.loader.source.volumes import VolumeSource, open_volumes
+from stoker.loader.source.open_volumes import open_volumes
+from stoker.loader.source.volumes import VolumeSource
 
 CASE = Path(__file__).resolve().parents[1] / "examples" / "volumes"
 sys.path.insert(0, str(CASE))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stoker.loader.source import zarrs
 from stoker.loader.source.interface import Source
-from stoker.loader.source.volumes import open_volumes
+from stoker.loader.source.open_volumes import open_volumes
 
 PATCH = (2, 2, 2)
 

@@ -126,6 +126,33 @@ def remote_images(folder: Path, sizes: Sequence[int]) -> Source:
     return stoker.open(url, size=SIDE, store_options=access(where), **cached)
 
 
+def remote_npy(folder: Path, sizes: Sequence[int]) -> Source:
+    """The same shards in a store, with a cache."""
+    from stoker.loader.source.npy_remote import RemoteNpySource
+
+    where, prefix = store(), f"{folder.name}-{next(_numbers)}"
+    npy(where.root / prefix, sizes).close()
+    url = f"s3://{where.bucket}/{prefix}/*.npy"
+    listed: Any = stoker.open(url, store_options=access(where), cache=folder / "cache")
+    return RemoteNpySource(listed.store, block_rows=4)
+
+
+def remote_parquet(folder: Path, sizes: Sequence[int]) -> Source:
+    """The same files in a store, without a cache."""
+    where, prefix = store(), f"{folder.name}-{next(_numbers)}"
+    parquet(where.root / prefix, sizes).close()
+    return stoker.open(f"s3://{where.bucket}/{prefix}/", store_options=access(where))
+
+
+def remote_zarr(folder: Path, sizes: Sequence[int]) -> Source:
+    """The same arrays in a store, images with their labels."""
+    where, prefix = store(), f"{folder.name}-{next(_numbers)}"
+    scans.zarr(where.root / prefix, sizes).close()
+    url = f"s3://{where.bucket}/{prefix}"
+    how: dict[str, Any] = {"sampling": "grid", "cache": folder / "cache", "store_options": access(where)}
+    return stoker.open(f"{url}/vol/", patch=scans.PATCH, labels=f"{url}/lab/*.zarr", **how)
+
+
 _numbers = itertools.count()
 
 
@@ -198,7 +225,10 @@ KINDS: dict[str, Callable[[Path, Sequence[int]], Source]] = {
     "tiff": scans.tiff,
     "images": images,
     "remote images": remote_images,
+    "remote npy": remote_npy,
+    "remote parquet": remote_parquet,
+    "remote zarr": remote_zarr,
 }
 
-SLOW = ("images", "remote images", "zarr", "tiff")
+SLOW = ("images", "remote images", "remote npy", "remote parquet", "remote zarr", "zarr", "tiff")
 """Kinds with a file, or a request, for each row: the laws run over them with fewer examples (test_slow_laws.py)."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import stoker
+from loader.kept import kept, used_bytes
 from loader.sources import access, photo
 from stoker import errors
 from stoker.loader.front import Loader
@@ -43,10 +44,6 @@ def pixels(source: Any, epochs: int = 1) -> list[dict[str, Any]]:
         ]
 
 
-def files(cache: Path) -> list[Path]:
-    return sorted(cache.glob("*/objects/*/*"))
-
-
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return one.keys() == other.keys() and all(np.array_equal(one[key], other[key]) for key in one)
 
@@ -60,30 +57,35 @@ def test_what_is_delivered_does_not_depend_on_what_is_in_the_cache(store: Store,
     for one, other, third in zip(first, again, elsewhere, strict=True):
         assert same(one, other)
         assert same(one, third)
-    assert len(files(tmp_path / "cache")) == ROWS
-    kept = sum(path.stat().st_size for path in files(tmp_path / "cache"))
-    assert kept < 0.5 * sum(path.stat().st_size for path in (tmp_path / "bucket").rglob("*.jpg"))
+    assert len(kept(tmp_path / "cache")) == ROWS
+    assert used_bytes(tmp_path / "cache") < 0.5 * sum(
+        path.stat().st_size for path in (tmp_path / "bucket").rglob("*.jpg")
+    )
 
 
 def test_it_is_a_cache_of_its_own_beside_the_whole_images(store: Store, tmp_path: Path) -> None:
     whole = pixels(opened(store, tmp_path / "cache"))[0]
     smaller = pixels(opened(store, tmp_path / "cache", cache_side=32))[0]
-    assert len(files(tmp_path / "cache")) == 2 * ROWS
+    assert len(kept(tmp_path / "cache")) == 2 * ROWS
     assert same(pixels(opened(store, tmp_path / "cache"))[0], whole)
     apart = [np.abs(whole[key].astype(int) - smaller[key]).mean() for key in whole]
     assert 0 < max(apart) < 12  # a crop of a smaller image is softer, and no other one
 
 
-@pytest.mark.parametrize("harm", ["flip", "cut", "empty", "grow", "footer only"])
-def test_a_damaged_file_is_found_and_replaced(store: Store, tmp_path: Path, harm: str) -> None:
+@pytest.mark.parametrize("harm", ["flip", "cut", "footer only"])
+def test_what_is_damaged_is_found_and_replaced(store: Store, tmp_path: Path, harm: str) -> None:
     first = pixels(opened(store, tmp_path / "cache", cache_side=32))[0]
-    victim = files(tmp_path / "cache")[3]
-    good = victim.read_bytes()
-    bad = {"flip": good[:20] + bytes([good[20] ^ 1]) + good[21:], "cut": good[:-9], "empty": b"", "grow": good + b"x"}
-    victim.write_bytes(bad.get(harm, good[-36:]))
+    victim = max(kept(tmp_path / "cache"), key=lambda one: one.offset)
+    good = victim.read()
+    if harm == "flip":
+        victim.overwrite(bytes([good[0] ^ 1]))
+    elif harm == "cut":
+        victim.path.write_bytes(victim.path.read_bytes()[:-9])
+    else:
+        victim.overwrite(good[-36:].rjust(victim.size, b"?"))
     assert same(pixels(opened(store, tmp_path / "cache", cache_side=32))[0], first)
     assert store.stats()["reads"] == ROWS + 1
-    assert victim.read_bytes() == good
+    assert next(one.read() for one in kept(tmp_path / "cache") if one.name == victim.name) == good
 
 
 def test_what_is_no_image_is_named_and_not_kept(store: Store, tmp_path: Path) -> None:
@@ -93,7 +95,7 @@ def test_what_is_no_image_is_named_and_not_kept(store: Store, tmp_path: Path) ->
         pixels(source)
     with Loader(opened(store, tmp_path / "cache", cache_side=32), 4, on_error="skip") as loader:
         assert sum(len(batch["key"]) for batch in loader) == ROWS
-    assert len(files(tmp_path / "cache")) == ROWS
+    assert len(kept(tmp_path / "cache")) == ROWS
 
 
 def test_whatever_goes_wrong_while_an_image_is_made_smaller_reaches_who_waits(
@@ -112,7 +114,7 @@ def test_staging_keeps_them_smaller_too(store: Store, tmp_path: Path) -> None:
     reads = store.stats()["reads"]
     assert same(pixels(staged)[0], pixels(opened(store, tmp_path / "other", cache_side=32))[0])
     assert reads == ROWS
-    assert files(tmp_path / "cache")[0].stat().st_size == files(tmp_path / "other")[0].stat().st_size
+    assert [one.size for one in kept(tmp_path / "cache")] == [one.size for one in kept(tmp_path / "other")]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import stoker
 from loader import scans, sources, texts
 from stoker import errors
 from stoker.loader.front import Loader
+from stoker.loader.source import paths
 from stoker.loader.source.interface import Ragged, Source
 
 Write = Callable[[Path, Sequence[int]], Any]
@@ -178,3 +179,8 @@ def test_a_cache_at_home_is_made_at_home(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(epoch(stoker.open("data", **how)))
     assert (tmp_path / "home" / "cache").is_dir()
     assert not (tmp_path / "~").exists()
+
+
+def test_an_address_is_no_path() -> None:
+    with pytest.raises(errors.UsageError, match=r"s3://bucket/a\.npy is no path of this machine"):
+        paths.find("s3://bucket/a.npy", [".npy"])

@@ -104,3 +104,16 @@ def test_what_cannot_be_bucketed_is_refused(tmp_path: Path) -> None:
 def test_the_cpu_is_a_device_where_batches_already_are(tmp_path: Path) -> None:
     with Loader(npy(tmp_path, [4]), 2, device="cpu") as loader:
         assert next(iter(loader))["id"].device == torch.device("cpu")
+
+
+def test_a_batch_that_one_long_row_pads_beyond_memory_is_refused(tmp_path: Path) -> None:
+    table = pa.table({"v": [[1.0]] * 999 + [[1.0] * 20_000]})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=100)
+    with Loader(stoker.open(tmp_path / "a.parquet"), 1000, ragged="padded", memory="64MiB") as loader:
+        says = (
+            r"1000 rows, padded to the longest of them, which has 20000 elements, takes 160\.0 MB, and memory is 67\.1"
+        )
+        with pytest.raises(errors.UsageError, match=says):
+            next(iter(loader))
+    with Loader(stoker.open(tmp_path / "a.parquet"), 100, ragged="padded", memory="64MiB") as loader:
+        assert [batch["v"].values.shape for batch in loader] == [(100, 1)] * 9 + [(100, 20_000)]

@@ -16,6 +16,7 @@ from moto.server import ThreadedMotoServer
 from PIL import Image
 
 import stoker
+from loader import sources
 from loader.sources import SIDE, check, png
 from stoker import errors
 from stoker.loader.front import Loader
@@ -63,6 +64,24 @@ def test_a_bucket_is_listed_signed_verified_and_cached_with_the_usual_environmen
             figures = loader.stats().remote
     assert figures is not None
     assert (figures.requests, figures.cache_hits > 0, figures.rejected) == (0, True, 0)
+
+
+def test_tables_are_read_by_ranges_and_checked_by_their_tags(bucket: Any, tmp_path: Path) -> None:
+    sources.npy(tmp_path / "npy", [20, 40]).close()
+    sources.parquet(tmp_path / "parquet", [20, 40]).close()
+    for path in [*(tmp_path / "npy").iterdir(), *(tmp_path / "parquet").iterdir()]:
+        bucket.put_object(Bucket="photos", Key=f"{path.suffix[1:]}/{path.name}", Body=path.read_bytes())
+    for kind in ("npy", "parquet"):
+        source = stoker.open(f"s3://photos/{kind}/", cache=tmp_path / "cache")
+        with Loader(source, 8, True) as loader:
+            assert sorted(i for batch in loader for i in check(batch)) == list(range(60))
+        fresh = stoker.open(f"s3://photos/{kind}/*.{kind}")
+        bucket.put_object(Bucket="photos", Key=f"{kind}/001.{kind}", Body=b"another")
+        with (
+            pytest.raises(errors.ChangedError, match=rf"{kind}/001\.{kind}: changed since"),
+            Loader(fresh, 8) as loader,
+        ):
+            list(loader)
 
 
 def test_more_objects_than_one_page_lists(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import stoker
+from loader.kept import kept
 from loader.sources import SIDE, access, check, pictures
 from stoker import errors
 from stoker.loader.front import Loader
@@ -58,7 +59,7 @@ def test_numbers_of_images_and_classes_choose_too(bucket: Path, tmp_path: Path) 
         part = source.stage(["c001"])
         assert numbers(part) == list(range(30, 80))
         assert len(source.stage()) == ROWS
-        for wrong in (0, -1, 1.5, 81, True, ["c009"], "c001", 0.0):
+        for wrong in (0, -1, 1.5, 81, True, ["c009"], "c001", 0.0, float("nan"), []):
             with pytest.raises(errors.UsageError, match="subset"):
                 source.stage(wrong)
         with pytest.raises(errors.UsageError, match="open the whole source"):
@@ -71,12 +72,12 @@ def test_what_was_interrupted_goes_on_where_it_stopped_and_damage_is_repaired(bu
     cache = tmp_path / "cache"
     with Store(bucket, faults=["500:nth=50"]) as store, pytest.raises(errors.RemoteError):
         opened(store, cache, retries=0, requests=2).stage()
-    kept = sorted(cache.glob("*/objects/*/*"))
-    assert 40 < len(kept) < ROWS
-    kept[3].write_bytes(kept[3].read_bytes()[:-60].ljust(kept[3].stat().st_size, b"?"))
+    held = kept(cache)
+    assert 40 < len(held) < ROWS
+    held[3].overwrite(b"?" * 20)
     with Store(bucket) as store:
         data = opened(store, cache).stage()
-        assert store.stats()["reads"] == ROWS - len(kept) + 1
+        assert store.stats()["reads"] == ROWS - len(held) + 1
     assert numbers(data) == list(range(ROWS))
 
 

@@ -5,10 +5,12 @@ import itertools
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -167,6 +169,21 @@ def test_changed_text_is_tokenised_again_even_with_its_old_time(tmp_path: Path) 
     assert rows_of(opened(tmp_path / "data", length=3))[0]["tokens"] == [1, 2, 4]
 
 
+def test_text_that_was_copied_into_an_old_file_with_its_old_time_is_tokenised_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "data" / "a.jsonl"
+    write(path, [[1, 2, 3]])
+    os.utime(path, ns=(10**18, 10**18))
+    now_ns = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns + 10**10)  # the file was last touched some seconds ago
+    opened(tmp_path / "data", length=3)
+    with path.open("r+") as file:
+        file.write(path.read_text().replace("1 2 3", "1 2 4"))
+    os.utime(path, ns=(10**18, 10**18))
+    assert rows_of(opened(tmp_path / "data", length=3))[0]["tokens"] == [1, 2, 4]
+
+
 def test_a_cache_of_another_tokenizer_is_not_used(tmp_path: Path) -> None:
     write(tmp_path / "data" / "a.jsonl", [[1, 2, 3]])
     opened(tmp_path / "data", length=3)
@@ -231,9 +248,38 @@ def test_tokens_that_are_too_many_to_check_at_once_are_checked_as_they_are_read(
     got = []
     with (
         Loader(source, 4) as loader,
-        pytest.raises(errors.CorruptError, match=r"\.tokens, row \d+: MiB 7 of its tokens does not match"),
+        pytest.raises(
+            errors.CorruptError, match=r"\.tokens, row \d+: MiB 7 of its tokens does not .*; it is removed now"
+        ),
     ):
         got += [batch["tokens"][:, 0].tolist() for batch in loader]
+    again = opened(tmp_path / "data", length=6)
+    assert [row["tokens"][0] for row in rows_of(again)] == list(range(200))
+
+
+def test_tokens_that_are_too_many_to_hold_stay_readable_when_the_cache_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_module, "RAM_BYTES", 0)
+    write(tmp_path / "data" / "a.jsonl", [words(i) for i in range(200)])
+    source = opened(tmp_path / "data", length=6)
+    shutil.rmtree(tmp_path / "cache")
+    assert len(rows_of(source)) == 200
+
+
+def test_a_damaged_cache_is_made_again_also_if_it_is_large(tmp_path: Path) -> None:
+    write(tmp_path / "data" / "a.jsonl", [[1, 2, 3]])
+    opened(tmp_path / "data", length=3)
+    (path,) = (tmp_path / "cache").glob("*.tokens")
+    about = tokens_module.read(str(path)).about
+    with tokens_module.Writer(path, np.dtype("<u2"), about) as writer:
+        writer.add(np.zeros(50_000_000, np.uint16), np.array([50_000_000]))
+        writer.finish()
+    with path.open("r+b") as file:
+        file.seek(1000)
+        file.write(b"\xff")
+    with pytest.warns(UserWarning, match="damaged and are made again"):
+        assert rows_of(opened(tmp_path / "data", length=3))[0]["tokens"] == [1, 2, 3]
 
 
 def test_mapped_tokens_cut_short_while_in_use_are_an_error_and_not_the_end_of_the_process(
@@ -371,24 +417,26 @@ def test_tokenising_survives_a_kill_at_any_point(tmp_path: Path, method: str) ->
     assert not list((tmp_path / "cache").glob("*partial*"))
 
 
-def test_a_full_disk_is_named_and_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("room", [0, 100, 8192])
+def test_a_full_disk_is_named_and_leaves_nothing_behind(tmp_path: Path, room: int) -> None:
     write(tmp_path / "data" / "a.jsonl", [words(i, 6) for i in range(3000)])
     code = """
         import resource, signal, sys
         import stoker
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[4]),) * 2)
         try:
             stoker.open(sys.argv[1], tokenizer=sys.argv[2], length=6, cache=sys.argv[3])
         except stoker.errors.DiskFullError as error:
             print(error)
     """
-    arguments = [tmp_path / "data", tokenizer(tmp_path / "made"), tmp_path / "cache"]
+    arguments = [tmp_path / "data", tokenizer(tmp_path / "made"), tmp_path / "cache", room]
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    time.sleep(2.1)  # what a file of this age holds is noted, too
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "no room for the tokens of" in done.stdout
     assert "name another directory with cache=" in done.stdout
-    assert not list((tmp_path / "cache").glob("*.tokens*"))
+    assert not [one for one in (tmp_path / "cache").rglob("*") if ".tokens" in one.name or ".partial" in one.name]
 
 
 def test_two_processes_tokenise_a_file_once(tmp_path: Path) -> None:

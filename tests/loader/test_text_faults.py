@@ -160,6 +160,17 @@ def test_a_row_that_memory_cannot_hold_is_refused(tmp_path: Path) -> None:
         Loader(source, 4)
 
 
+def test_a_batch_that_one_long_document_pads_beyond_memory_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", [*(words(0) for _ in range(500)), [1] * 50_000])
+    how: dict[str, Any] = {"tokenizer": str(tokenizer(tmp_path)), "cache": tmp_path / "cache"}
+    source = stoker.open(tmp_path / "a.jsonl", length=100_000, **how)
+    says = r"a batch of 500 rows, padded to the longest of them, takes about 200\.0 MB, and memory is 67\.1 MB; .*"
+    with pytest.raises(errors.UsageError, match=says):
+        Loader(source, 500, memory="64MiB")
+    with Loader(stoker.open(tmp_path / "a.jsonl", length=1000, long="split", **how), 500, memory="64MiB") as loader:
+        assert sum(len(batch["tokens"]) for batch in loader) == 550
+
+
 def test_an_end_that_is_no_text_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", [words(0)])
     with pytest.raises(errors.UsageError, match="end is 1; expected a token's text, such as '<eos>'"):

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import tracemalloc
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,14 @@ import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from PIL import Image
 
 import stoker
 from loader.scans import write_tiff, write_zarr
 from stoker import errors
 from stoker.loader.front import Loader
-from stoker.loader.source import corners
+from stoker.loader.source import corners, foreground
+from stoker.loader.source.volume import open_volume
 from stoker.loader.source.volumes import VolumeSource
 
 sides = st.tuples(*[st.integers(1, 9)] * 3)
@@ -286,6 +290,52 @@ def test_damage_is_named(tmp_path: Path) -> None:
             list(loader)
 
 
+def test_a_stack_of_which_the_last_pages_are_gone_is_no_smaller_stack(tmp_path: Path) -> None:
+    pages = [Image.fromarray(page) for page in volume(0)]
+    for compression in (None, "tiff_adobe_deflate"):
+        path = tmp_path / "vol" / "0.tif"
+        path.parent.mkdir(exist_ok=True)
+        pages[0].save(path, save_all=True, append_images=pages[1:], compression=compression)  # page by page
+        assert len(opened(tmp_path / "vol", sampling="grid")) > 0
+        for share in (0.4, 0.9):
+            os.truncate(path, int(path.stat().st_size * share))
+            with pytest.raises(
+                errors.TruncatedError, match=r"0\.tif: cut short: \d+ pages are there, and .* more follow"
+            ):
+                opened(tmp_path / "vol", sampling="grid")
+
+
+def test_a_compression_that_another_package_decodes_is_said_when_it_is_opened(tmp_path: Path) -> None:
+    if find_spec("imagecodecs") is not None:
+        pytest.skip("imagecodecs is there")
+    pages = [Image.fromarray(page) for page in volume(0)]
+    (tmp_path / "vol").mkdir()
+    pages[0].save(tmp_path / "vol" / "0.tif", save_all=True, append_images=pages[1:], compression="tiff_lzw")
+    with pytest.raises(errors.UsageError, match=r"0\.tif is compressed with LZW, .* pip install imagecodecs"):
+        opened(tmp_path / "vol", on_error="skip")
+
+
+def test_a_compressed_stack_takes_the_memory_of_a_page_not_of_all_pages_around_a_patch(tmp_path: Path) -> None:
+    write_tiff(
+        tmp_path / "vol" / "0.tif", np.ones((40, 1000, 1000), np.uint8), photometric="minisblack", compression="zlib"
+    )
+    stack = open_volume(str(tmp_path / "vol" / "0.tif"))
+    tracemalloc.start()
+    assert stack.read((slice(0, 40), slice(10, 20), slice(0, 1000))).sum() == 40 * 10 * 1000
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 8e6
+
+
+def test_all_types_of_a_stack_arrive_that_torch_has(tmp_path: Path) -> None:
+    for kind in ("i8", "u8", "u4", "f2", "?"):
+        array = volume(0).astype(kind)
+        write_tiff(tmp_path / kind.replace("?", "b") / "0.tif", array, photometric="minisblack")
+        with Loader(opened(tmp_path / kind.replace("?", "b"), sampling="grid"), 1) as loader:
+            first = next(iter(loader))
+        np.testing.assert_array_equal(first["patch"][0], array[:6, :8, :10])
+
+
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [
@@ -293,6 +343,11 @@ def test_damage_is_named(tmp_path: Path) -> None:
         (lambda p: write_zarr(p / "1.zarr", volume(0, (4, 24, 28))), errors.OtherTypeError, "smaller than the patch"),
         (lambda p: write_zarr(p / "1.zarr", volume(0, (24, 28)), (4, 4)), errors.OtherTypeError, "expected 3 axes"),
         (lambda p: (p / "1.zarr").mkdir(), errors.CorruptError, r"neither .zarray nor zarr\.json"),
+        (
+            lambda p: [(p / "1.zarr").mkdir(), (p / "1.zarr" / "zarr.json").write_text("[1]")],
+            errors.CorruptError,
+            r"its zarr\.json holds list",
+        ),
         (lambda p: (p / "1.tif").write_bytes(b""), errors.EmptyFileError, "the file is empty"),
         (lambda p: (p / "1.tif").write_bytes(b"not a tiff"), errors.CorruptError, "cannot be opened as TIFF"),
     ],
@@ -396,6 +451,22 @@ PREPARE = """
 """
 
 
+@pytest.mark.parametrize("form", ["zarr", "tif"])
+def test_a_volume_that_was_copied_into_an_old_one_with_its_old_time_is_prepared_anew(tmp_path: Path, form: str) -> None:
+    arrays = [np.full((20, 24, 28), value, np.uint8) for value in (1, 2)]
+    place, other = tmp_path / "vol" / f"0.{form}", tmp_path / f"other.{form}"
+    for path, array in zip((place, other), arrays, strict=True):
+        write_zarr(path, array, (20, 24, 28)) if form == "zarr" else write_tiff(path, array, photometric="minisblack")
+    files = [one for one in [place, *place.rglob("*")] if one.is_file()]
+    for expected in (1, 2):
+        for file in files:
+            os.utime(file, ns=(10**18, 10**18))
+        with Loader(opened(tmp_path / "vol").cached(lambda array: array, key="same"), 1) as loader:
+            assert next(iter(loader))["patch"].unique().tolist() == [expected]
+        for file in files:
+            file.write_bytes((other / file.relative_to(place)).read_bytes())
+
+
 def test_preparing_killed_half_way_goes_on_where_it_stopped(tmp_path: Path) -> None:
     for number in range(6):
         write_zarr(tmp_path / "vol" / f"{number}.zarr", volume(number), (10, 12, 14))
@@ -495,3 +566,20 @@ def test_foreground_is_found_in_labels_with_channels(
     source = opened(tmp_path / "vol", patch=patch, labels=tmp_path / "lab", foreground=1.0, patches=12)
     with Loader(source, 4, True) as loader:
         assert [(one == 5).sum().item() for batch in loader for one in batch["label"]] == [1] * 12
+
+
+@pytest.mark.parametrize("form", ["zarr", "tiff"])
+def test_the_search_for_foreground_takes_little_memory_also_where_all_is_foreground(tmp_path: Path, form: str) -> None:
+    label = (np.random.default_rng(0).random((64, 256, 256)) < 0.9).astype(np.uint8)
+    if form == "zarr":
+        write_zarr(tmp_path / "0.zarr", label, (48, 100, 256))
+    else:
+        write_tiff(tmp_path / "0.tif", label, photometric="minisblack")
+    found = next(tmp_path.iterdir())
+    tracemalloc.start()
+    voxels = foreground.search(open_volume(str(found)))
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 32e6
+    expected = np.sort(corners.sample_voxels(np.flatnonzero(label), foreground.MOST))
+    np.testing.assert_array_equal(np.ravel_multi_index(tuple(voxels.T), label.shape), expected)

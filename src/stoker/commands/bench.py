@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker.commands.numbers import Finite
+from stoker.commands.numbers import Finite, sides
 from stoker.commands.outputs import OutFile
 
 if TYPE_CHECKING:
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 @click.option("--shuffle/--no-shuffle", default=True, show_default=True, help="Also measure shuffled orders.")
 @click.option("--columns", help="Only these fields, separated by commas.")
 @click.option("--label", help="The field whose entropy is measured; default: one called label, target, class or y.")
+@click.option("--size", callback=sides("pixels, such as 224, or 224,320"), help="Of images: what they are resized to.")
+@click.option(
+    "--patch",
+    callback=sides("a number for each axis, such as 72,136,136"),
+    help="Of volumes: what is taken of them, such as 72,136,136.",
+)
+@click.option("--tokenizer", type=click.Path(exists=True), help="Of text: a tokenizer.json.")
+@click.option("--column", default="text", show_default=True, help="Of text: the key (or column) that holds it.")
+@click.option("--length", type=click.IntRange(1), default=512, show_default=True, help="Of text: tokens a row.")
 @click.option("--memory", default="2GiB", show_default=True, help="The loader's budget.")
 @click.option("--threads", type=click.IntRange(1), help="Threads; default: one per core.")
 @click.option("--seconds", type=Finite(0.1), default=3.0, show_default=True, help="For each measurement.")
@@ -35,16 +44,21 @@ def bench(
     threads: int | None,
     seconds: float,
     json_path: Path | None,
+    **shape: Any,
 ) -> None:
     """Measure how fast DATA can be loaded, and how well it is shuffled. DATA: files, directories or globs.
 
     \b
         stoker bench 'shards/*.npy' --batch-size 750
         stoker bench events/ --columns time,charge --json bench.json
+        stoker bench photos/train --size 224
+        stoker bench 'scans/*.zarr' --patch 72,136,136 --batch-size 4
+        stoker bench notes.jsonl --tokenizer tok.json --length 512
 
     One table: a plain copy of as many bytes (the limit of this machine); in file order, shuffled in windows, fully
-    random; cold (files taken out of memory first) and warm; pairs of a batch from the same block or file against a
-    uniform shuffle, where 1 is as good as it gets; and the entropy of the label inside a batch.
+    random; cold (files taken out of memory first) and warm, or from a remote store as it comes; pairs of a batch from
+    the same block or file against a uniform shuffle, where 1 is as good as it gets; and the entropy of the label inside
+    a batch.
     """  # noqa: D301  click's own mark is a backspace
     from rich.console import Console
 
@@ -53,7 +67,7 @@ def bench(
     from stoker.report import data as report
 
     names = None if columns is None else [name.strip() for name in columns.split(",")]
-    source = open_source(list(data), columns=names)
+    source = open_source(data[0] if len(data) == 1 else list(data), columns=names, **_shaped(**shape))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     progress = Console(stderr=True)
     with progress.status("opening") as status:
@@ -70,6 +84,17 @@ def bench(
     if not report.is_stdout(json_path):
         _show(found)
     _keep(data, text)
+
+
+def _shaped(
+    size: tuple[int, ...] | None, patch: tuple[int, ...] | None, tokenizer: str | None, column: str, length: int
+) -> dict[str, Any]:
+    """What makes rows of data that have none by themselves."""
+    if tokenizer is not None:
+        return {"tokenizer": tokenizer, "column": column, "length": length}
+    if patch is not None:
+        return {"patch": patch}
+    return {} if size is None else {"size": size if len(size) > 1 else size[0]}
 
 
 def _keep(data: tuple[str, ...], text: str) -> None:

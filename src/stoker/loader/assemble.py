@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from stoker.errors import UsageError
 from stoker.loader.source.interface import Batch, Padded, Ragged
 
 RaggedAs = Literal["values", "nested", "padded"]
@@ -115,9 +116,10 @@ class Pool:
 class Shaper:
     """Gives ragged fields the form that the user asked for."""
 
-    def __init__(self, form: RaggedAs, pool: Pool) -> None:
+    def __init__(self, form: RaggedAs, pool: Pool, most_bytes: int) -> None:
         self._form = form
         self._pool = pool
+        self._most_bytes = most_bytes
         self._elements = 0
         self._places = 0
 
@@ -133,6 +135,13 @@ class Shaper:
         lengths = np.diff(offsets)
         rows, width = len(lengths), int(lengths.max(initial=0))
         values = ragged.values
+        needed = rows * width * math.prod(values.shape[1:]) * values.itemsize
+        if needed > self._most_bytes:
+            raise UsageError(
+                f"a batch of {rows} rows, padded to the longest of them, which has {width} elements, takes "
+                f"{needed / 1e6:,.1f} MB, and memory is {self._most_bytes / 1e6:,.1f} MB; make batches of fewer rows, "
+                "raise memory=, or take ragged='values'"
+            )
         tensor, _ = self._pool.lease(rows * width, tuple(values.shape[1:]), values.numpy().dtype)
         tensor.zero_()
         places = np.arange(len(values)) + np.repeat(np.arange(rows) * width - offsets[:-1], lengths)

@@ -45,9 +45,11 @@ def most_blocks(source: Source, memory_bytes: int) -> int:
 def check_batch(source: Source, batch_size: int, memory_bytes: int) -> None:
     """Refuse batches that are larger than the budget itself."""
     rows = min(batch_size, len(source))
-    if rows * source.row_bytes > memory_bytes:
+    needed = source.batch_bytes(rows)
+    if needed > memory_bytes:
+        padded = ", padded to the longest of them," if needed > rows * source.row_bytes else ""
         raise UsageError(
-            f"a batch of {rows} row{'s' * (rows > 1)} takes about {rows * source.row_bytes / 1e6:,.1f} MB, and memory "
+            f"a batch of {rows} row{'s' * (rows > 1)}{padded} takes about {needed / 1e6:,.1f} MB, and memory "
             f"is {memory_bytes / 1e6:,.1f} MB; make batches of fewer or shorter rows, or raise memory="
         )
 

@@ -16,6 +16,8 @@ from stoker.loader.source import pagecache
 from stoker.loader.source.interface import Field, Source
 
 Orders = Literal["in order", "shuffled", "full random"]
+Cache = Literal["cold", "warm", "store"]
+"""Whether files lie in memory; a remote store is taken as it comes."""
 _LABELS = ("label", "labels", "target", "targets", "class", "y")
 _COPY_BYTES = 64 << 20
 _READ_BYTES = 8 << 20
@@ -42,7 +44,7 @@ class Run:
     """One measurement. `rows_per_s` is None if it could not be made."""
 
     order: Orders
-    cache: Literal["cold", "warm"]
+    cache: "Cache"
     rows_per_s: float | None
     rows: int
     share_of_copy: float | None
@@ -105,7 +107,8 @@ def measure(source: Source, plan: Plan, said: Callable[[str], None]) -> Ceilings
     seen = _Labels(label)
     for order, shuffle in _orders(source, plan.shuffle):
         rows = None
-        for cache in ("cold", "warm"):
+        states: tuple[Cache, ...] = ("store",) if "://" in source.locate(0)[0] else ("cold", "warm")
+        for cache in states:
             said(f"{order}, {cache}")
             if cache == "cold" and not make_cold(source):
                 runs.append(Run(order, cache, None, 0, None, None))
@@ -145,7 +148,7 @@ def _run(
     plan: Plan,
     order: Orders,
     shuffle: Shuffle,
-    cache: Literal["cold", "warm"],
+    cache: Cache,
     copy: float,
     labels: _Labels,
     rows: int | None,
@@ -206,17 +209,26 @@ def make_cold(source: Source) -> bool:
     """Take a source's files out of memory; False if they stayed."""
     starts = source.file_starts()
     source.leave(starts[:-1], np.diff(starts))
-    paths = source.paths()
+    paths = _files(source)
     for path in paths:
         pagecache.evict(path)
     shares = [pagecache.cached_share(path) for path in paths[:32]]
     return all(share is not None and share < _COLD_SHARE for share in shares)
 
 
+def _files(source: Source) -> list[str]:
+    """What a source reads; some volumes are folders."""
+    found = []
+    for path in source.paths():
+        inside = [str(file) for file in Path(path).rglob("*") if file.is_file()] if Path(path).is_dir() else [path]
+        found += inside
+    return found
+
+
 def warm_up(source: Source, seconds: float) -> bool:
     """Read a source's files into memory, for a while; True if all of them are there now."""
     stop = time.perf_counter() + seconds
-    for path in source.paths():
+    for path in _files(source):
         with Path(path).open("rb", buffering=0) as file:
             while file.read(_READ_BYTES):
                 if time.perf_counter() > stop:

@@ -57,7 +57,7 @@ class SourceEngine:
         self._bucket_rows = self._check_buckets(buckets, ragged)
         on_device = copier(device)
         self._pool = Pool(budget.kept_bytes(memory_bytes), pinned=on_device is not None)
-        self._shaper = Shaper(ragged, self._pool)
+        self._shaper = Shaper(ragged, self._pool, memory_bytes)
         self._blocks = Pool(memory_bytes)
         self._quality = Quality(source)
         self._batches = Batches(
@@ -117,8 +117,8 @@ class SourceEngine:
             self._batches,
             reader=reader,
             threads=self._threads,
-            depth=budget.depth(self.source.row_bytes * self.split.batch_size, self._memory_bytes),
-            run=budget.run(self.source, self.split.batch_size, self._memory_bytes) if reader is None else 1,
+            depth=budget.depth(self.source.batch_bytes(self.split.batch_size), self._memory_bytes),
+            run=budget.run(self.source, self.split.batch_size, self._memory_bytes),
             times=self._times,
         )
         return self._stream

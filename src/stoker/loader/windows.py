@@ -187,9 +187,15 @@ class Windows:
 
     def _compute(self, ready: Ready) -> Window:
         window = self._order.epoch(ready.epoch).window(ready.index)
-        self._source.enter(window.first, window.sizes)
         if not self._source.holds_blocks:
+            self._source.enter(window.first, window.sizes)
             self._bucket(window, [])
+            return window
+        # What another window holds is not read again.
+        lacking = [
+            slot for slot, block in enumerate(window.blocks.tolist()) if self._key(ready, block) not in self._held
+        ]
+        self._source.enter(window.first[lacking], window.sizes[lacking])
         return window
 
     def _computed(self, ready: Ready, result: Any) -> None:

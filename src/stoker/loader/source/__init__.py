@@ -14,14 +14,13 @@ from stoker.loader.source import paths as _paths
 if TYPE_CHECKING:
     from stoker.loader.source.interface import Source
 
-IMAGES = (".jpg", ".jpeg", ".png", ".webp")
 _KINDS = {".npy": "stoker.loader.source.npy.NpySource", ".parquet": "stoker.loader.source.parquet.ParquetSource"}
 
 
 # Kinds that need to be told how to make rows, by the option that tells.
 _BY_OPTION = {
     "length": ("stoker.loader.source.text", "open_text"),
-    "patch": ("stoker.loader.source.volumes", "open_volumes"),
+    "patch": ("stoker.loader.source.open_volumes", "open_volumes"),
 }
 _NEEDS = {
     **dict.fromkeys([".jsonl", ".ndjson", ".txt"], "tokenizer='tokenizer.json' and length=512"),
@@ -30,8 +29,14 @@ _NEEDS = {
 }
 
 
+_OF_A_STORE = ("cache", "cache_bytes", "requests", "hedge", "timeout_s", "retries", "relist", "store_options")
+
+
 def _call(opener: Callable[..., "Source"], paths: _paths.Paths, options: dict[str, Any]) -> "Source":
-    known = list(inspect.signature(opener).parameters)[1:]
+    every = list(inspect.signature(opener).parameters.values())[1:]
+    known = [one.name for one in every if one.kind != one.VAR_KEYWORD]
+    if len(known) < len(every):
+        known += [name for name in _OF_A_STORE if name not in known]
     unknown = [name for name in options if name not in known]
     if unknown:
         raise UsageError(f"{unknown[0]}= is no option here; there are {', '.join(known)}")
@@ -48,10 +53,11 @@ def open(  # noqa: A001  stoker.open is what users write
     """Open files as one source of rows: a path, a directory, a glob or a list of these; files sorted by name.
 
     `columns` chooses fields of .npy and Parquet. With `on_error="skip"`, files that cannot be opened are left out and
-    listed. Images, in a directory or below an address such as s3://bucket/train/, take the arguments of `open_images`:
-    docs/remote.md. Text takes `tokenizer=` and `length=`, volumes take `patch=`: docs/volumes-and-text.md.
+    listed. Addresses of a store, such as s3://bucket/train/, take `cache="directory"` and more: docs/remote.md. Images
+    take `size=`, text `tokenizer=` and `length=`, volumes `patch=`: docs/volumes-and-text.md.
     """
     check.one_of("on_error", on_error, ("raise", "skip"))
+    paths = paths if isinstance(paths, str | os.PathLike) else list(paths)  # it is looked at more than once
     given = options if columns is None else {"columns": columns, **options}
     for mark, (home, opener) in _BY_OPTION.items():
         if mark in options:
@@ -60,6 +66,10 @@ def open(  # noqa: A001  stoker.open is what users write
         from stoker.loader.source.open_images import open_images
 
         return open_images(paths, on_error=on_error, **given)
+    if "cache" in options or _paths.is_remote(paths):
+        from stoker.loader.source.open_tables import open_tables
+
+        return _call(open_tables, paths, {"on_error": on_error, **given})
     if options:
         told = " and ".join(f"{mark}=" for mark in _BY_OPTION)
         raise UsageError(
@@ -82,9 +92,9 @@ def open(  # noqa: A001  stoker.open is what users write
 
 def _is_images(path: str | os.PathLike[str], options: Mapping[str, Any]) -> bool:
     if "://" in os.fspath(path):
-        return True
+        return "size" in options or Path(path).suffix.lower() in _paths.IMAGES
     if not Path(path).is_dir():
         return False
     suffixes = (file.suffix.lower() for file in _paths.walk(path))
-    first = next((suffix for suffix in suffixes if suffix in _KINDS or suffix in IMAGES), None)
-    return first in IMAGES or (first is None and "size" in options)
+    first = next((suffix for suffix in suffixes if suffix in _KINDS or suffix in _paths.IMAGES), None)
+    return first in _paths.IMAGES or (first is None and "size" in options)

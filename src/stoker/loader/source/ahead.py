@@ -10,11 +10,12 @@ import numpy as np
 from stoker.errors import ClosedError
 from stoker.loader.cache import Cache
 from stoker.loader.source.blocks import Ints
+from stoker.loader.source.counters import Counters
 from stoker.loader.source.interface import Place
 from stoker.loader.source.limit import Limit
-from stoker.loader.source.manifest import Manifest
+from stoker.loader.source.pieces import Listed
 from stoker.loader.source.remote import Remote
-from stoker.loader.source.transfer import Counters, Prepare, Transfer, Want
+from stoker.loader.source.transfer import Prepare, Transfer, Want
 
 _BATCHES_AHEAD = 2
 _ROUNDS_AHEAD = 4
@@ -35,7 +36,7 @@ class Ahead:
     def __init__(
         self,
         remote: Remote,
-        manifest: Manifest,
+        listed: Listed,
         cache: Cache | None,
         batches: Iterator[tuple[Place, Ints]],
         *,
@@ -44,7 +45,7 @@ class Ahead:
         budget_bytes: int,
         prepare: Prepare | None = None,
     ) -> None:
-        self._manifest, self._cache = manifest, cache
+        self._listed, self._cache = listed, cache
         self._counters, self._limit = counters, limit
         self._batches = batches
         self._budget_bytes = budget_bytes
@@ -62,7 +63,7 @@ class Ahead:
         self._batch_rows = 0
         self._broken: Exception | None = None
         self._transfer = Transfer(
-            remote, manifest, cache, limit=limit, counters=counters, supply=self._supply, prepare=prepare
+            remote, listed, cache, limit=limit, counters=counters, supply=self._supply, prepare=prepare
         )
 
     def batch(self, place: Place, rows: Ints) -> dict[int, Want]:
@@ -155,7 +156,7 @@ class Ahead:
                     self._rest()
                     return None
                 self._plan()
-            nbytes = int(self._manifest.sizes[self._next[0].row])
+            nbytes = int(self._listed.sizes[self._next[0].row])
             if self._ahead_bytes and self._ahead_bytes + nbytes > self._budget_bytes:
                 self._rest()
                 return None
@@ -184,7 +185,7 @@ class Ahead:
         self._ahead += len(rows)
         if self._cache is None:
             return Planned(rows, {at: self._want(row) for at, row in enumerate(rows.tolist())})
-        lacking = set(self._cache.lacking(rows).tolist()) | set(rows[self._manifest.sizes[rows] == 0].tolist())
+        lacking = set(self._cache.lacking(rows).tolist()) | set(rows[self._listed.sizes[rows] == 0].tolist())
         wants = {at: self._want(row) for at, row in enumerate(rows.tolist()) if row in lacking} if lacking else {}
         self._counters.add("cache_hits", len(rows) - len(wants))
         self._counters.add("cache_misses", len(wants))
@@ -192,7 +193,7 @@ class Ahead:
 
     def _want(self, row: int) -> Want:
         want = Want(row, 0)
-        empty = self._manifest.empty(row)
+        empty = self._listed.empty(row)
         if empty is not None:
             want.finish(error=empty)
         return want

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
-from stoker.errors import CorruptError, MissingExtraError, StokerError
+from stoker.errors import CorruptError, DataError, EmptyFileError, MissingExtraError, StokerError
 from stoker.loader.scratch import of_thread
 from stoker.loader.source.augment import Box, Crop, box, is_mirrored, least, scaled
 
@@ -42,7 +42,7 @@ class Decoder:
         except StokerError:
             raise
         except Exception as error:  # decoders of untrusted bytes raise whatever they like
-            raise CorruptError(name(), f"cannot be decoded as an image ({error})") from error
+            raise _bad(data, name(), error) from error
         return image[top : top + height, left : left + width]
 
     def place(self, out: torch.Tensor, parts: Pixels, numbers: Sequence[Any]) -> None:
@@ -97,8 +97,14 @@ def shape(data: Any, name: str) -> tuple[int, int]:
     except StokerError:
         raise
     except Exception as error:  # decoders of untrusted bytes raise whatever they like
-        raise CorruptError(name, f"cannot be decoded as an image ({error})") from error
+        raise _bad(data, name, error) from error
     return height, width
+
+
+def _bad(data: Any, name: str, error: Exception) -> DataError:
+    if not len(data):
+        return EmptyFileError(name, "the file is empty; expected an image")
+    return CorruptError(name, f"cannot be decoded as an image ({error})")
 
 
 class Strip:

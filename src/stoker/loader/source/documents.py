@@ -20,8 +20,10 @@ Unit = Literal["line", "file"]
 OnBad = Callable[[DataError], None]
 """Takes what is wrong with a document; returns if it is to be left out."""
 
-_BATCH_CHARACTERS = 1 << 21
+_BATCH_CHARACTERS = 1 << 19
+"""A tokenizer takes a hundred bytes and more for a token, and a token may be a character."""
 _BATCH_DOCUMENTS = 4096
+_LOOK_BYTES = 1 << 21
 _BOM = b"\xef\xbb\xbf"
 """What some editors put before the first line; it is no part of the text."""
 
@@ -70,6 +72,18 @@ def _from_lines(
         except OSError as error:
             raise CorruptError(path, f"cannot be decompressed ({error})") from error
     yield found, Path(path).stat().st_size
+
+
+def growth(path: str) -> float:
+    """How many bytes each byte of a compressed file becomes, as far as its beginning tells."""
+    total = 0
+    try:
+        with Path(path).open("rb") as raw, _unpacked(path, raw) as file:
+            while raw.tell() < _LOOK_BYTES and (piece := file.read(1 << 20)):
+                total += len(piece)
+            return total / max(1, raw.tell())
+    except OSError:  # said when all of it is read
+        return 1.0
 
 
 def _unpacked(path: str, raw: io.BufferedReader) -> Any:
@@ -135,7 +149,7 @@ def _from_parquet(path: str, column: str, on_bad: OnBad) -> Iterator[tuple[list[
         file = pq.ParquetFile(path)
         _check_column(path, file.schema_arrow, column)
         with file:
-            for batch in file.iter_batches(batch_size=_BATCH_DOCUMENTS, columns=[column]):
+            for batch in file.iter_batches(batch_size=_at_once(file.metadata, column), columns=[column]):
                 texts = []
                 for raw in batch.column(column).cast(pa.large_binary()).to_pylist():  # strings may be any bytes
                     try:
@@ -146,6 +160,14 @@ def _from_parquet(path: str, column: str, on_bad: OnBad) -> Iterator[tuple[list[
                 yield texts, size * row // max(1, file.metadata.num_rows)
     except (OSError, pa.ArrowException) as error:
         raise CorruptError(path, f"cannot be read as Parquet ({error})", row or None) from error
+
+
+def _at_once(metadata: Any, column: str) -> int:
+    """As many documents as make a batch, by what they take in the file."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    chunks = [group.column(at) for group in groups for at in range(group.num_columns)]
+    size: int = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == column)
+    return max(1, min(_BATCH_DOCUMENTS, _BATCH_CHARACTERS * int(metadata.num_rows) // max(1, size)))
 
 
 def _cell(path: str, column: str, raw: bytes | None, row: int) -> str:

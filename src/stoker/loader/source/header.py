@@ -42,18 +42,34 @@ def read_header(path: str) -> Header:
         raise EmptyFileError(path, "the file is empty; expected a .npy header and rows")
     with Path(path).open("rb") as file:
         head = file.read(_PREFIX)
-        if head[:6] != _MAGIC or len(head) < _PREFIX:
-            raise CorruptError(path, f"starts with {head[:6]!r}; expected a .npy file")
-        # Version 1 has a length of two bytes, later ones of four.
-        start, length = (10, head[8:10]) if head[6] == 1 else (12, head[8:12])
-        count = int.from_bytes(length, "little")
-        if count > _HEADER_MOST:
-            raise CorruptError(path, f"its header claims {count} bytes; expected at most {_HEADER_MOST}")
-        file.seek(start)
-        text = file.read(count)
-    if len(text) < count:
+        return header_in(path, head + file.read(header_bytes(path, head) - len(head)))
+
+
+def header_bytes(path: str, head: bytes) -> int:
+    """Where a header ends, as its first bytes say."""
+    if not (end := header_end(head)):
+        raise CorruptError(path, f"starts with {head[:6]!r}; expected a .npy file")
+    if end > _PREFIX + _HEADER_MOST:
+        raise CorruptError(path, f"its header claims {end} bytes; expected at most {_HEADER_MOST}")
+    return end
+
+
+def header_end(head: bytes) -> int:
+    """Where a header ends; 0 if it is none."""
+    if head[:6] != _MAGIC or len(head) < _PREFIX:
+        return 0
+    # Version 1 has a length of two bytes, later ones of four.
+    start, length = (10, head[8:10]) if head[6] == 1 else (12, head[8:12])
+    return start + int.from_bytes(length, "little")
+
+
+def header_in(path: str, data: bytes) -> Header:
+    """The header that a file begins with."""
+    end = header_bytes(path, data)
+    if len(data) < end:
         raise TruncatedError(path, "the file ends inside its header")
-    return _parse(path, text.decode("latin-1" if head[6] < _UTF8_SINCE else "utf-8"), start + count)
+    text = data[10 if data[6] == 1 else 12 : end]
+    return _parse(path, text.decode("latin-1" if data[6] < _UTF8_SINCE else "utf-8"), end)
 
 
 def literal(text: str) -> Any:

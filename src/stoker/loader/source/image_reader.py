@@ -61,7 +61,7 @@ class ImageReader:
         """One image, decoded and cut."""
         if self._closed:
             raise ClosedError("the loader was closed while a batch was made")
-        return self._decoder.part(take(at, of_thread("read")), numbers, lambda: self._manifest.address(row))
+        return self._decoder.part(take.read(at, of_thread("read")), numbers, lambda: self._manifest.address(row))
 
     def close(self) -> None:
         """End the threads."""
@@ -90,6 +90,8 @@ class _Work:
         for start, stop in self._pieces:
             if self._stopped:
                 return
+            # They are asked for in this order: whoever wakes for the last one need not wake for each.
+            self._take.sleep(stop - 1)
             try:
                 for at in range(start, stop):
                     self._add(strip, at)

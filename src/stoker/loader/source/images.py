@@ -12,6 +12,7 @@ from stoker.errors import UsageError
 from stoker.loader.cache import Cache, Shelf
 from stoker.loader.source.ahead import Ahead
 from stoker.loader.source.blocks import EvenBlocks, Ints
+from stoker.loader.source.counters import Counters, figures
 from stoker.loader.source.decode import Decoder
 from stoker.loader.source.image_reader import ImageReader
 from stoker.loader.source.interface import Batch, Field, Lease, Pick, Place, Reader, RemoteFigures, Source
@@ -22,7 +23,6 @@ from stoker.loader.source.remote import Remote
 from stoker.loader.source.shrink import shrunk
 from stoker.loader.source.stage import Staged, reserve, stage
 from stoker.loader.source.subset import Part, Subset, choose
-from stoker.loader.source.transfer import Counters
 
 
 class ImageSource(Source):
@@ -155,29 +155,7 @@ class ImageSource(Source):
         """What reading from the store took."""
         if self._remote is None:
             return None
-        counts, cache = self._counters, self._cache
-        share = (
-            None if cache is None else float(self.manifest.sizes[cache.keep].sum() / max(1, self.manifest.sizes.sum()))
-        )
-        return RemoteFigures(
-            requests=counts.requests,
-            in_flight_limit=self._limit.now,
-            bytes_received=counts.bytes_received,
-            latency_s=self._limit.quantile(0.5),
-            latency_p95_s=self._limit.quantile(0.95),
-            retries=counts.retries,
-            throttled=counts.throttled,
-            timeouts=counts.timeouts,
-            rejected=counts.rejected,
-            hedges=counts.hedges,
-            hedges_won=counts.hedges_won,
-            cache_hits=counts.cache_hits,
-            cache_misses=counts.cache_misses,
-            cache_bytes=cache.written_bytes if cache else 0,
-            cache_rejected=cache.rejected if cache else 0,
-            cache_kept_share=share,
-            cache_off=cache.off if cache else None,
-        )
+        return figures(self._limit, self._counters, self._cache, self.manifest.sizes)
 
     def __getstate__(self) -> dict[str, Any]:
         held = None

@@ -190,6 +190,10 @@ class Source(ABC):
     def __len__(self) -> int:
         return self.blocks.rows
 
+    def batch_bytes(self, rows: int) -> float:
+        """Memory that a batch of so many rows takes, at most; of rows that differ and are not padded, on average."""
+        return rows * self.row_bytes
+
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
         """What makes this source this one; a saved state holds it. Small, whatever the number of rows."""

@@ -33,7 +33,7 @@ class Manifest:
     @classmethod
     def of(cls, url: str, listed: Iterable[Mapping[str, Any]]) -> "Manifest":
         """From what a listing gave: `path`, `size` and `e_tag` of each object."""
-        found = sorted((str(o["path"]), int(o["size"]), (o.get("e_tag") or "").strip('"')) for o in listed)
+        found = sorted({str(o["path"]): (str(o["path"]), int(o["size"]), tag_of(o)) for o in listed}.values())
         keys, sizes, tags = zip(*found, strict=True) if found else ((), (), ())
         return cls(url, pa.array(keys, pa.large_string()), np.array(sizes, np.int64), pa.array(tags, pa.large_string()))
 
@@ -52,6 +52,14 @@ class Manifest:
         """The object's whole address, for people."""
         return f"{self.url.rstrip('/')}/{self.key(row)}"
 
+    def span(self, row: int) -> tuple[str, int, int]:
+        """The object's key, and where it begins and ends."""
+        return self.key(row), 0, int(self.sizes[row])
+
+    def object_bytes(self, row: int) -> int:
+        """The object's size."""
+        return int(self.sizes[row])
+
     def take(self, rows: Ints) -> "Manifest":
         """Only these objects."""
         index = pa.array(rows)
@@ -66,7 +74,7 @@ class Manifest:
         """With other objects below the same address."""
         keys, tags = (pa.concat_arrays(pair) for pair in ((self.keys, more.keys), (self.tags, more.tags)))
         whole = Manifest(self.url, keys, np.concatenate([self.sizes, more.sizes]), tags)
-        return whole.take(pc.sort_indices(keys).to_numpy())
+        return whole.take(np.unique(keys.to_numpy(zero_copy_only=False).astype(str), return_index=True)[1])
 
     def has_md5(self, row: int) -> bool:
         """True if the tag is the MD5 of the object: not of an upload in parts, nor of another kind of store."""
@@ -118,6 +126,13 @@ class Manifest:
         except (pa.ArrowException, OSError, KeyError) as error:
             raise CorruptError(str(path), f"the listing cannot be read ({error}); delete it") from error
         return cls(meta[b"url"].decode(), columns[0], columns[1].to_numpy(), columns[2])
+
+
+def tag_of(meta: Mapping[str, Any]) -> str:
+    """What changes when an object does: its ETag; of a server that has none, the time of its last change."""
+    tag = (meta.get("e_tag") or "").strip('"')
+    changed: Any = meta.get("last_modified")
+    return tag or (f"changed {changed.isoformat()}" if hasattr(changed, "isoformat") else "")
 
 
 def _md5(data: Any) -> str:

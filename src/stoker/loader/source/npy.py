@@ -119,7 +119,7 @@ class NpySource(Source):
         on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
         self._paths = list(paths)
-        self._options = {"columns": columns, "block_rows": block_rows, "on_error": on_error}
+        self._options: dict[str, Any] = {"columns": columns, "block_rows": block_rows, "on_error": on_error}
         self._shards: list[tuple[str, Header, int]] = []
         self.skipped = ()
         for path in paths:
@@ -147,13 +147,17 @@ class NpySource(Source):
         self.blocks = EvenBlocks(int(self._starts[-1]), size)
         self._map()
 
+    def _look(self, path: str) -> tuple[Header, int]:
+        """A file's header and size."""
+        return read_header(path), Path(path).stat().st_size
+
     def _add(self, path: str) -> None:
-        header = read_header(path)
+        header, nbytes = self._look(path)
         if self._shards and header.row_dtype != self._shards[0][1].row_dtype:
             first, expected = self._shards[0][0], self._shards[0][1].row_dtype
             raise OtherTypeError(path, f"a row is {header.row_dtype}; expected {expected}, as in {first}")
         rows = header.shape[0]
-        whole = (Path(path).stat().st_size - header.offset) // header.row_bytes
+        whole = (nbytes - header.offset) // header.row_bytes
         if whole < rows:
             cut = TruncatedError(
                 path, f"cut short: the header says {rows} rows, {max(0, whole)} are there", max(0, whole)
@@ -194,22 +198,26 @@ class NpySource(Source):
 
     def gather(self, pick: Pick, lease: Lease) -> Batch:
         """One copy per field of a row, from the mapped files into the batch's buffers."""
-        if time.perf_counter() > self._check_due_s:
-            self._check()
-        begins = self._addresses(pick.rows)
+        memory, begins = self._places(pick)
         faults = _major_faults()
         leased = [lease(len(pick.rows), column.field.shape, column.field.dtype) for column in self._columns]
         raws = [raw for _, raw in leased]
         if self._records > 1:
             begins = (begins[:, None] + self._within).ravel()
             raws = [raw.view(len(begins), -1) for raw in raws]
-        self._memory.parts(begins, self._offsets, self._sizes, raws)
+        memory.parts(begins, self._offsets, self._sizes, raws)
         for column, (tensor, _) in zip(self._columns, leased, strict=True):
             if column.swapped:
                 tensor.numpy().byteswap(inplace=True)
         if _major_faults() != faults:
             self._cold = True
         return {field.name: tensor for field, (tensor, _) in zip(self.fields, leased, strict=True)}
+
+    def _places(self, pick: Pick) -> tuple[Memory, Ints]:
+        """The memory that a batch's rows lie in, and where."""
+        if time.perf_counter() > self._check_due_s:
+            self._check()
+        return self._memory, self._addresses(pick.rows)
 
     def _addresses(self, rows: Ints) -> Ints:
         shard = 0 if len(self._shards) == 1 else np.searchsorted(self._starts, rows, side="right") - 1

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from stoker.errors import EmptyFileError, TruncatedError, VanishedError
 from stoker.loader.cache import Cache
@@ -13,8 +13,14 @@ from stoker.loader.source.interface import Place
 from stoker.loader.source.manifest import Manifest
 from stoker.loader.source.transfer import Want
 
-Take = Callable[[int, Scratch], Any]
-"""Gives the bytes of a batch's i-th image, in the scratch memory or not."""
+
+class Take(NamedTuple):
+    """One batch's images."""
+
+    read: Callable[[int, Scratch], Any]
+    """Gives the bytes of the i-th one, in the scratch memory or not."""
+    sleep: Callable[[int], None] = lambda _: None
+    """Returns when the i-th one is here, or cannot be had."""
 
 
 class Objects(Protocol):
@@ -35,7 +41,7 @@ class LocalObjects:
 
     def batch(self, place: Place, rows: Ints) -> Take:
         """What reads the batch's files."""
-        return lambda at, scratch: self._read(int(rows[at]), scratch)
+        return Take(lambda at, scratch: self._read(int(rows[at]), scratch))
 
     def _read(self, row: int, scratch: Scratch) -> memoryview:
         path, size = self._manifest.address(row), int(self._manifest.sizes[row])
@@ -63,18 +69,23 @@ class RemoteObjects:
 
     def __init__(self, ahead: Ahead, cache: Cache | None) -> None:
         self._ahead, self._cache = ahead, cache
+        self._files = None if cache is None else cache.files()
 
     def batch(self, place: Place, rows: Ints) -> Take:
         """What waits for the batch's objects, or reads them from the cache."""
         wants = self._ahead.batch(place, rows)
         if not wants:
-            return lambda at, scratch: self._cached(int(rows[at]), scratch)
+            return Take(lambda at, scratch: self._cached(int(rows[at]), scratch))
 
-        def take(at: int, scratch: Scratch) -> Any:
+        def read(at: int, scratch: Scratch) -> Any:
             want = wants.get(at)
             return self._cached(int(rows[at]), scratch) if want is None else self._take(want, scratch)
 
-        return take
+        def sleep(at: int) -> None:
+            if at in wants:
+                wants[at].sleep()
+
+        return Take(read, sleep)
 
     def _take(self, want: Want, scratch: Scratch) -> Any:
         try:
@@ -85,7 +96,10 @@ class RemoteObjects:
 
     def _cached(self, row: int, scratch: Scratch) -> Any:
         assert self._cache is not None
-        while (data := self._cache.read(row, scratch)) is None:  # it was there, and is not, or is not as it should be
+        assert self._files is not None
+        while (
+            data := self._cache.read(row, scratch, self._files)
+        ) is None:  # it was there, and is not, or is not as it should be
             fresh = self._ahead.again(row)
             try:
                 data = fresh.wait()
@@ -98,3 +112,5 @@ class RemoteObjects:
     def close(self) -> None:
         """End all requests."""
         self._ahead.close()
+        if self._files is not None:
+            self._files.close()

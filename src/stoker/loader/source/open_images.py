@@ -1,9 +1,7 @@
 """From an address or a folder to a source of images: listing, labels, cache."""
 
 import inspect
-import logging
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +11,9 @@ import numpy as np
 import pyarrow.compute as pc
 
 from stoker.errors import CorruptError, DataError, NoDataError, UsageError
-from stoker.loader.cache import Cache, Shelf, disk_bytes, kept, locked
+from stoker.loader.cache import Cache, Shelf, disk_bytes, kept
 from stoker.loader.source import labels as _labels
-from stoker.loader.source import paths
+from stoker.loader.source import listing, paths
 from stoker.loader.source.augment import Crop
 from stoker.loader.source.decode import Decoder
 from stoker.loader.source.images import ImageSource
@@ -24,11 +22,8 @@ from stoker.loader.source.manifest import Manifest
 from stoker.loader.source.remote import Remote, check_scheme, local_folder
 from stoker.loader.source.shrink import QUALITY
 from stoker.loader.source.subset import Subset, choose
-from stoker.sizes import parse_bytes
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
-_FREE_SHARE = 0.8
-_log = logging.getLogger("stoker.images")
+SUFFIXES = paths.IMAGES
 
 
 def open_images(
@@ -55,8 +50,9 @@ def open_images(
         known = [name for name in inspect.signature(open_images).parameters if name not in ("url", "unknown")]
         raise UsageError(f"{next(iter(unknown))} is not an argument for images; expected {', '.join(known)}")
     decoder = Decoder(check_size(size), _check_crop(crop), bool(flip))
-    _check_requests(requests, timeout_s, retries)
-    _check_cache(cache, cache_bytes, cache_side)
+    listing.check_requests(requests, timeout_s, retries)
+    listing.check_cache(cache, cache_bytes)
+    _check_side(cache, cache_side)
     check_scheme(os.fspath(url))
     folder = local_folder(os.fspath(url)) or (None if "://" in os.fspath(url) else Path(url))
     # A table names what is wanted: what else lies there may be as it is.
@@ -69,11 +65,13 @@ def open_images(
     shelf = None if cache is None else Shelf(paths.at_home(cache).absolute(), address, form)
     # A plain web server cannot list: a table says what there is.
     named = _labels.keys_of(labels) if labels is not None and address.startswith("http") else None
-    manifest, fresh = _listing(remote, shelf, named, relist, left_out)
+    if folder is not None:  # a store of files says nothing of links that lead nowhere
+        list_folder(folder, left_out)
+    manifest, fresh = listing.listed(remote, shelf, named, relist=relist, keep=not left_out)
     how = {"decoder": decoder, "remote": remote, "requests": requests, "hedge": hedge}
     source = _source(manifest, labels, on_error, left_out, **how)
     if shelf is not None:
-        budget = None if cache_bytes is None else parse_bytes(cache_bytes, "cache_bytes", least_bytes=1 << 20)
+        budget = listing.budget_bytes(cache_bytes)
         listed = source.manifest if named is None else manifest
         source.attach(shelf, *_shelve(shelf, source.manifest, listed, budget, fresh), cache_side)
     return source
@@ -112,58 +110,21 @@ def _without_empty(manifest: Manifest) -> tuple[Manifest, tuple[Skipped, ...]]:
     return manifest.take(np.flatnonzero(manifest.sizes > 0)), skipped
 
 
-def _listing(
-    remote: Remote, shelf: Shelf | None, named: list[str] | None, relist: bool, left_out: list[Skipped] | None
-) -> tuple[Manifest, bool]:
-    """The listing, and whether it was made now. With a cache it is made once, by one of all processes.
-
-    Where keys are `named`, theirs are looked up instead, and added to those of other tables.
-    """
-    if shelf is None:
-        return _list(remote, named, left_out), True
-    path = shelf.manifest_path if named is None else shelf.manifest_path.with_name("named.parquet")
-    with locked(shelf.folder / "lock"):
-        known = None if relist else _known(path)
-        lacking = named if known is None else known.lacking(named or ())
-        if known is not None and not lacking:
-            return known, False
-        found = _list(remote, lacking, left_out)
-        found = found if known is None else known.joined(found)
-        if not left_out:  # else the next one to open it must hear of it too
-            shelf.try_to(lambda: found.save(path))
-        return found, known is None
-
-
-def _known(path: Path) -> Manifest | None:
-    try:
-        return Manifest.load(path) if path.exists() else None
-    except CorruptError as error:
-        _log.warning("%s; listing again", error)
-        return None
-
-
-def _list(remote: Remote, named: list[str] | None, left_out: list[Skipped] | None) -> Manifest:
-    folder = local_folder(remote.url)
-    if folder is not None:  # a store of files says nothing of links that lead nowhere
-        list_folder(folder, left_out)
-    return remote.list() if named is None else remote.look_up(named)
-
-
 def _shelve(
     shelf: Shelf, manifest: Manifest, listed: Manifest, cache_bytes: int | None, fresh: bool
 ) -> tuple[Cache, int]:
     """Reserve a part of the directory's budget for all that is listed, and find the objects that it keeps."""
-    wanted = disk_bytes(listed)
+    wanted = disk_bytes(listed.sizes)
     with shelf.alone():
         before = int(shelf.note().get("reserved_bytes", 0))
         if cache_bytes is None:
-            cache_bytes = max(before, int(shutil.disk_usage(shelf.root).free * _FREE_SHARE))
+            cache_bytes = shelf.budget_bytes()
         granted = shelf.reserve(wanted, cache_bytes)
         staged = [choose(manifest, Subset.parse(one)) for one in shelf.note().get("staged", [])]
     at = pc.index_in(manifest.keys, listed.keys).to_numpy()
     keep = kept(listed, granted, at[np.unique(np.concatenate(staged))] if staged else None)
     if fresh or granted < before:
-        Cache(shelf, listed, keep).evict()
+        Cache(shelf, listed, keep).evict(granted)
     return Cache(shelf, manifest, keep[at]), cache_bytes
 
 
@@ -217,18 +178,8 @@ def _check_crop(crop: Any) -> Crop | None:
     return crop  # type: ignore[no-any-return]  # checked above
 
 
-def _check_requests(requests: Any, timeout_s: Any, retries: Any) -> None:
-    if requests is not None and (not isinstance(requests, int) or not 1 <= requests <= 1 << 12):
-        raise UsageError(f"requests is {requests!r}; expected 1 to {1 << 12} under way at once, or None to adapt")
-    if not isinstance(timeout_s, int | float) or not timeout_s > 0:
-        raise UsageError(f"timeout_s is {timeout_s!r}; expected seconds, more than 0")
-    if not isinstance(retries, int) or retries < 0:
-        raise UsageError(f"retries is {retries!r}; expected 0 or more")
-
-
-def _check_cache(cache: Any, cache_bytes: Any, cache_side: Any) -> None:
-    for name, value in (("cache_bytes", cache_bytes), ("cache_side", cache_side)):
-        if cache is None and value is not None:
-            raise UsageError(f"{name} needs cache='directory'")
-    if cache_side is not None and (not isinstance(cache_side, int) or not 1 <= cache_side <= 1 << 14):
-        raise UsageError(f"cache_side is {cache_side!r}; expected the shorter side in pixels, from 1 to {1 << 14}")
+def _check_side(cache: Any, side: Any) -> None:
+    if cache is None and side is not None:
+        raise UsageError("cache_side needs cache='directory'")
+    if side is not None and (not isinstance(side, int) or not 1 <= side <= 1 << 14):
+        raise UsageError(f"cache_side is {side!r}; expected the shorter side in pixels, from 1 to {1 << 14}")

@@ -2,9 +2,9 @@
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from stoker.errors import (
     VanishedError,
 )
 from stoker.loader.source.blocks import Ints, SizedBlocks
-from stoker.loader.source.interface import Batch, Lease, Pick, Ragged, Skipped, Source
+from stoker.loader.source.interface import Batch, Field, Lease, Pick, Ragged, Skipped, Source
 from stoker.loader.source.paths import fingerprint, nbytes
 from stoker.loader.source.row_group import (
     ALIGN,
@@ -79,7 +79,7 @@ class ParquetSource(Source):
         columns: Sequence[str] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
     ) -> None:
-        self._options = {"columns": columns, "on_error": on_error}
+        self._options: dict[str, Any] = {"columns": columns, "on_error": on_error}
         self._given = list(paths)
         self._columns = None if columns is None else list(columns)
         self._local = threading.local()
@@ -106,8 +106,14 @@ class ParquetSource(Source):
         last = np.flatnonzero(np.diff(files, append=-1))
         self._starts = np.concatenate([[0], ends[last]])
 
+    def _look(self, path: str) -> tuple[Any, pa.Schema, int]:
+        """A file's metadata, schema and size."""
+        if (size := nbytes(path)) == 0:
+            raise EmptyFileError(path, "the file is empty; expected Parquet")
+        return *footer(path, path), size
+
     def _add(self, path: str) -> None:
-        metadata, schema = _footer(path)
+        metadata, schema, nbytes = self._look(path)
         if metadata.num_rows == 0:
             raise EmptyFileError(path, "has no row")
         if self._schema is None:
@@ -127,7 +133,7 @@ class ParquetSource(Source):
                 self._groups.append(self._measure(group, file, number, first))
             first += group.num_rows
         self._paths.append(path)
-        self._sizes.append(Path(path).stat().st_size)
+        self._sizes.append(nbytes)
 
     def _choose(self, path: str, schema: pa.Schema) -> pa.Schema:
         names = schema.names if self._columns is None else self._columns
@@ -145,21 +151,24 @@ class ParquetSource(Source):
 
     def _measure(self, group: Any, file: int, number: int, first: int) -> _Group:
         """The memory that a row group will take: its values times their size, which the metadata tells."""
-        fields = {field.name: field for field in self.fields}
         decoded = stored = 0
-        for index in range(group.num_columns):
-            chunk = group.column(index)
-            name = chunk.path_in_schema  # the column's, which may have dots, and of a list more behind it
-            while name and name not in fields:
-                name = name.rpartition(".")[0]
-            field = fields.get(name)
-            if field is None:
-                continue
+        for field, chunk in self._chunks(group):
             stored += chunk.total_compressed_size
             size = field.dtype.itemsize or _TEXT_BYTES
             decoded += max(chunk.num_values * size, chunk.total_uncompressed_size if field.text else 0)
             decoded += group.num_rows * 4 if field.ragged or field.text else 0
         return _Group(file, number, first, group.num_rows, decoded, stored)
+
+    def _chunks(self, group: Any) -> Iterator[tuple[Field, Any]]:
+        """The stored columns of a row group that are wanted."""
+        fields = {field.name: field for field in self.fields}
+        for index in range(group.num_columns):
+            chunk = group.column(index)
+            name = chunk.path_in_schema  # the column's, which may have dots, and of a list more behind it
+            while name and name not in fields:
+                name = name.rpartition(".")[0]
+            if name in fields:
+                yield fields[name], chunk
 
     # ---- blocks
 
@@ -168,8 +177,9 @@ class ParquetSource(Source):
         group = self._groups[block]
         path = self._paths[group.file]
         names = [field.name for field in self.fields]
+        file = self._opened(block)
         try:
-            table = self._file(group.file).read_row_group(group.group, columns=names, use_threads=False)
+            table = file().read_row_group(group.group, columns=names, use_threads=False)
             arrays = [single(table.column(name)) for name in names]
             columns = [decoded(field, array) for field, array in zip(self.fields, arrays, strict=True)]
         except FileNotFoundError as error:
@@ -180,6 +190,10 @@ class ParquetSource(Source):
         if table.num_rows != group.rows:
             raise CorruptError(path, f"{table.num_rows} rows were decoded; expected {group.rows}", group.first_row)
         return pack(columns, group.stored_bytes, self._usual_bytes, lease)
+
+    def _opened(self, block: int) -> Callable[[], pq.ParquetFile]:
+        """What gives a file that a block can be read from."""
+        return partial(self._file, self._groups[block].file)
 
     def _file(self, number: int) -> pq.ParquetFile:
         """The thread's own handle of a file: Arrow's readers are not made for sharing."""
@@ -283,11 +297,10 @@ def _files_open() -> int:
     return max(4, min(_FILES_OPEN_MOST, int(limit * _DESCRIPTOR_SHARE / (os.cpu_count() or 1))))
 
 
-def _footer(path: str) -> tuple[Any, pa.Schema]:
-    if nbytes(path) == 0:
-        raise EmptyFileError(path, "the file is empty; expected Parquet")
+def footer(path: str, source: Any) -> tuple[Any, pa.Schema]:
+    """What a file, or what stands for it, says of itself."""
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(source) as file:
             return file.metadata, file.schema_arrow
     except (OSError, pa.ArrowException) as error:
         raise CorruptError(path, f"its footer cannot be read ({_line(error)}); cut short, or not Parquet") from error

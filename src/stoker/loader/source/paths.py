@@ -7,10 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from stoker.errors import NoDataError, VanishedError
+from stoker.errors import NoDataError, UsageError, VanishedError
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
+SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https", "file")
+"""Of the stores that are known."""
+IMAGES = (".jpg", ".jpeg", ".png", ".webp")
 NAMES_MOST = 64
 """A fingerprint lists so many file names; beyond, their digest stands for them."""
 
@@ -25,7 +28,39 @@ def find(paths: Paths, suffixes: Sequence[str]) -> list[str]:
     return sorted(dict.fromkeys(found))
 
 
+def check_local(path: str) -> None:
+    """Refuse an address: nobody would look for a file of that name."""
+    if "://" in path:
+        raise UsageError(f"{path} is no path of this machine; copy it to a local disk first")
+
+
+def is_remote(given: Paths) -> bool:
+    """True if something of it is the address of a store."""
+    every = [given] if isinstance(given, str | os.PathLike) else list(given)
+    return any("://" in os.fspath(one) for one in every)
+
+
+def addresses(given: Paths) -> list[str]:
+    """What was given as addresses; paths are those of a store of files."""
+    every = [given] if isinstance(given, str | os.PathLike) else list(given)
+    if not every:
+        raise NoDataError("an empty list was given; expected paths or addresses")
+    return [_address(os.fspath(one)) for one in every]
+
+
+def _address(path: str) -> str:
+    scheme, is_one, _ = path.partition("://")
+    if not is_one:
+        return f"file://{Path(path).absolute()}{'/' * Path(path).is_dir()}"
+    if scheme == "file" and Path(path.removeprefix("file://")).is_dir():
+        return f"{path.rstrip('/')}/"
+    if scheme.lower() not in SCHEMES:
+        raise UsageError(f"{path} has the scheme {scheme}://; expected {', '.join(f'{s}://' for s in SCHEMES)}")
+    return path
+
+
 def _expand(path: str, suffixes: Sequence[str]) -> list[str]:
+    check_local(path)
     if Path(path).is_dir():
         return [str(p) for p in sorted(walk(path)) if p.name.endswith(tuple(suffixes)) and is_data(p)]
     if glob.has_magic(path) and not Path(path).exists():
@@ -74,7 +109,7 @@ def at_home(path: str | os.PathLike[str]) -> Path:
 
 def absolute(files: Iterable[str]) -> list[str]:
     """Files that stay where they are, whatever the working directory becomes."""
-    return [str(Path(file).absolute()) for file in files]
+    return [file if "://" in file else str(Path(file).absolute()) for file in files]
 
 
 def fingerprint(kind: str, schema: str, files: Sequence[tuple[str, int, int]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import random
 import re
 import time
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 from stoker.errors import (
     AccessError,
     ChangedError,
+    ForkedError,
     MissingExtraError,
     NoDataError,
     RemoteError,
@@ -26,9 +28,9 @@ from stoker.errors import (
     UsageError,
     VanishedError,
 )
-from stoker.loader.source.manifest import Manifest
-
-SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https", "file")
+from stoker.loader.source.manifest import Manifest, tag_of
+from stoker.loader.source.paths import SCHEMES
+from stoker.loader.source.pieces import Listed
 
 BACKOFF_S = 0.1
 BACKOFF_MOST_S = 8.0
@@ -40,7 +42,23 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _KIND = re.compile(r"kind: (Timeout|Connect|Interrupted|Request|Decode)\b")
 _THROTTLED = {"429", "503"}
 _DENIED = {"401", "403"}
+_NO_RANGES = "Range request not supported"
+_BEYOND = "416"  # a range that ends behind the object
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
+
+
+_used_in: list[int] = []
+
+
+def check_fork() -> None:
+    """Refuse to wait for threads of the store's client that stayed in the parent."""
+    if not _used_in:
+        _used_in.append(os.getpid())
+    if _used_in[0] != os.getpid():
+        raise ForkedError(
+            "a store was used before this process was forked, and its client does not survive that; start the process "
+            "with spawn, or open the store only in it"
+        )
 
 
 def check_scheme(url: str) -> None:
@@ -93,7 +111,7 @@ class Remote:
         try:
             open_url: Any = obstore.store.from_url  # typed for each kind of store, and we do not know which it is
             return open_url(
-                self.url,
+                self.url.rstrip("/") if self.url.startswith("http") else self.url,  # else keys get another slash
                 config=options or None,
                 client_options={
                     "timeout": timedelta(seconds=self.timeout_s),
@@ -115,6 +133,7 @@ class Remote:
 
     def list(self) -> Manifest:
         """All objects, in key order. Repeated from the start if the store fails."""
+        check_fork()
         for attempt in range(self.retries + 1):
             if attempt:
                 time.sleep(backoff_s(attempt))
@@ -131,6 +150,8 @@ class Remote:
         """Size and tag of objects that are named instead of listed."""
         import asyncio
 
+        check_fork()
+
         async def all_heads() -> list[Any]:
             gate = asyncio.Semaphore(64)
 
@@ -140,7 +161,8 @@ class Remote:
 
             return await asyncio.gather(*(one(key) for key in keys))
 
-        return Manifest.of(self.url, asyncio.run(all_heads()))
+        with ThreadPoolExecutor(1) as thread:  # a notebook has a loop running in this one
+            return Manifest.of(self.url, thread.submit(asyncio.run, all_heads()).result())
 
     async def _head(self, key: str) -> Any:
         import asyncio
@@ -151,42 +173,48 @@ class Remote:
             try:
                 return await self._obstore.head_async(self._store, key)
             except Exception as error:
-                found, again = self.explain(error, f"{self.url.rstrip('/')}/{key}", attempt)
+                address = f"{self.url.rstrip('/')}/{key}"
+                found, again = self.explain(error, address, attempt)
+                if isinstance(found, VanishedError):
+                    found = VanishedError(address, "there is no such object; the address of a folder ends with /")
                 if not again:
                     raise found from error
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def get(self, manifest: Manifest, row: int) -> Awaitable[Any]:
-        """An object's bytes, as soon as they are here."""
-        if not manifest.has_md5(row):
-            return self._get_same(manifest, row)
+    def get(self, listed: Listed, row: int) -> Awaitable[Any]:
+        """The bytes of an object, or of a piece of one, as soon as they are here."""
+        if not listed.has_md5(row):
+            return self._get_same(listed, row)
         # The body alone tells whether it is the right one, so the cheapest call will do.
-        key, size = manifest.key(row), int(manifest.sizes[row])
-        found: Awaitable[Any] = self._obstore.get_range_async(self._store, key, start=0, end=size)
+        key, start, stop = listed.span(row)
+        found: Awaitable[Any] = self._obstore.get_range_async(self._store, key, start=start, end=stop)
         return found
 
-    async def _get_same(self, manifest: Manifest, row: int) -> Any:
-        result = await self._obstore.get_async(self._store, manifest.key(row))
-        self._check_same(manifest, row, result.meta)
+    async def _get_same(self, listed: Listed, row: int) -> Any:
+        key, start, stop = listed.span(row)
+        is_whole = stop - start == listed.object_bytes(row)
+        options: Any = None if is_whole else {"range": (start, stop)}
+        result = await self._obstore.get_async(self._store, key, options=options)
+        self._check_same(listed, row, result.meta)
         return await result.bytes_async()
 
-    async def has_changed(self, manifest: Manifest, row: int) -> ChangedError | None:
+    async def has_changed(self, listed: Listed, row: int) -> ChangedError | None:
         """An error if the object is another one than when it was listed."""
         try:
-            self._check_same(manifest, row, await self._obstore.head_async(self._store, manifest.key(row)))
+            self._check_same(listed, row, await self._obstore.head_async(self._store, listed.span(row)[0]))
         except ChangedError as error:
             return error
         except Exception:  # noqa: BLE001  the next attempt meets it again, and names it
             return None
         return None
 
-    def _check_same(self, manifest: Manifest, row: int, meta: Mapping[str, Any]) -> None:
-        now = ((meta.get("e_tag") or "").strip('"'), meta["size"])
-        listed = (manifest.tag(row), int(manifest.sizes[row]))
-        if now != listed:
+    def _check_same(self, listed: Listed, row: int, meta: Mapping[str, Any]) -> None:
+        now = (tag_of(meta), meta["size"])
+        then = (listed.tag(row), listed.object_bytes(row))
+        if now != then:
             raise ChangedError(
-                manifest.address(row),
-                f"changed since it was listed: {listed[1]} bytes with tag {listed[0]}, now {now[1]} with {now[0]}. "
+                listed.address(row),
+                f"changed since it was listed: {then[1]} bytes with tag {then[0]}, now {now[1]} with {now[0]}. "
                 "Open with relist=True to take it as it is",
             )
 
@@ -203,6 +231,11 @@ class Remote:
             if code == "NoSuchBucket":
                 return NoDataError(f"{self.url}: there is no such bucket"), False
             return VanishedError(url, "the object is gone; it was there when the store was listed"), False
+        if _NO_RANGES in text:
+            return RemoteError(url, "the server does not send parts of an object; copy it to a local disk"), False
+        if status == _BEYOND:
+            gone = "changed since it was listed: it is shorter now. Open with relist=True to take it as it is"
+            return ChangedError(url, gone), False
         if status in _DENIED or code in _EXPIRED or isinstance(error, PermissionError):
             what = "the credentials have expired" if code in _EXPIRED else "access is denied"
             return AccessError(url, f"{what} ({said}); renew the credentials in the environment"), False

@@ -20,6 +20,7 @@ from stoker.loader.source.ahead import Ahead
 from stoker.loader.source.blocks import Ints
 from stoker.loader.source.interface import Place
 from stoker.loader.source.manifest import Manifest
+from stoker.loader.source.pieces import Listed
 from stoker.loader.source.subset import Subset, choose
 
 STAGE_BYTES = 256 << 20
@@ -38,9 +39,10 @@ class Staged:
     """What staging did, and when it pays. Rates and times were measured while it ran."""
 
     images: int
+    """Images, or pieces of tables."""
     bytes: int
     copied: int
-    """Images that were not there already."""
+    """Those that were not there already."""
     copied_bytes: int
     seconds: float
     remote_samples_per_s: float | None
@@ -50,12 +52,15 @@ class Staged:
     remote_epoch_s: float | None
     """An epoch over the subset that reads from the store, at the training's rate or the store's, what is slower."""
     staged_epoch_s: float
-    break_even_epochs: float | None
+    break_even_epochs: float | None = None
     """From so many epochs on, staging took less time than reading from the store each time. None: never, or unknown."""
+
+    noun: str = "images"
 
     def lines(self) -> list[str]:
         """For people."""
-        found = [f"staged {self.images:,} images ({_mb(self.bytes)}); {self.copied:,} copied in {self.seconds:.1f} s"]
+        what = f"{self.images:,} {self.noun} ({_mb(self.bytes)})"
+        found = [f"staged {what}; {self.copied:,} copied in {self.seconds:.1f} s"]
         if self.remote_epoch_s is not None:
             pays = "never" if self.break_even_epochs is None else f"after {self.break_even_epochs:.1f} epochs"
             found.append(
@@ -77,40 +82,47 @@ def reserve(shelf: Shelf, manifest: Manifest, rows: Ints, subset: Subset, budget
     with shelf.alone():
         noted = [one for one in shelf.note().get("staged", []) if one != subset.to_json()]
         first = np.unique(np.concatenate([rows, *(choose(manifest, Subset.parse(one)) for one in noted)]))
-        needed = disk_bytes(manifest.take(first))
+        needed = disk_bytes(manifest.sizes[first])
         if needed > budget_bytes:
             raise UsageError(
                 f"the staged images take {_mb(needed)} and cache_bytes is {_mb(budget_bytes)}; stage a smaller subset, "
                 f"raise cache_bytes, or delete {shelf.folder}"
             )
-        granted = shelf.reserve(disk_bytes(manifest), budget_bytes, staged=[*noted, subset.to_json()])
+        granted = shelf.reserve(disk_bytes(manifest.sizes), budget_bytes, staged=[*noted, subset.to_json()])
     if needed > granted:
         raise UsageError(f"{_mb(needed)} are needed, and other sources leave {_mb(granted)} of cache_bytes")
     return kept(manifest, granted, first)
 
 
 def stage(
-    rows: Ints, manifest: Manifest, cache: Cache, reads: Reads, directory: Path, samples_per_s: float | None
+    rows: Ints,
+    listed: Listed,
+    cache: Cache,
+    reads: Reads,
+    directory: Path,
+    samples_per_s: float | None,
+    *,
+    noun: str = "images",
+    samples: float = 1.0,
 ) -> Staged:
-    """Copy what is not there, verify what is."""
+    """Copy what is not there, verify what is. Each row holds so many samples, on average."""
     begin = time.perf_counter()
     there, lacking = _verified(rows, cache)
-    part = manifest.take(lacking) if len(lacking) else None
-    todo_bytes = int(part.sizes.sum()) if part else 0
-    free = shutil.disk_usage(directory).free
-    if part and disk_bytes(part) > free:
-        raise UnsafeError(f"{_mb(disk_bytes(part))} are to be staged in {directory}, where {_mb(free)} are free")
-    _tell(f"staging {len(rows):,} images ({_mb(int(manifest.sizes[rows].sum()))}) in {directory}: {len(there):,} there")
-    copied_s = _copy(lacking, manifest, reads, todo_bytes) if part else 0.0
+    todo_bytes = int(listed.sizes[lacking].sum())
+    free, needed = shutil.disk_usage(directory).free, disk_bytes(listed.sizes[lacking])
+    if needed > free:
+        raise UnsafeError(f"{_mb(needed)} are to be staged in {directory}, where {_mb(free)} are free")
+    _tell(f"staging {len(rows):,} {noun} ({_mb(int(listed.sizes[rows].sum()))}) in {directory}: {len(there):,} there")
+    copied_s = _copy(lacking, listed, reads, todo_bytes) if len(lacking) else 0.0
     if cache.off is not None:
         raise UnsafeError(f"staging stopped: {cache.off}")
-    rate = len(lacking) / copied_s if len(lacking) else None
-    local = _local_rate(rows, cache)
-    epochs = [len(rows) / min(r, samples_per_s or r) if r else None for r in (rate, local)]
+    rate = samples * len(lacking) / copied_s if len(lacking) else None
+    local = samples * _local_rate(rows, cache)
+    epochs = [samples * len(rows) / min(r, samples_per_s or r) if r else None for r in (rate, local)]
     gained = None if epochs[0] is None or epochs[1] is None else epochs[0] - epochs[1]
     done = Staged(
         images=len(rows),
-        bytes=int(manifest.sizes[rows].sum()),
+        bytes=int(listed.sizes[rows].sum()),
         copied=len(lacking),
         copied_bytes=todo_bytes,
         seconds=time.perf_counter() - begin,
@@ -119,6 +131,7 @@ def stage(
         remote_epoch_s=epochs[0],
         staged_epoch_s=epochs[1] or 0.0,
         break_even_epochs=copied_s / gained if gained and gained > 0 else None,
+        noun=noun,
     )
     for line in done.lines():
         _tell(line)
@@ -126,13 +139,14 @@ def stage(
 
 
 def _verified(rows: Ints, cache: Cache) -> tuple[list[int], Ints]:
-    """Rows whose file is there and right, and the others."""
-    scratch = Scratch()
-    there = [row for row in rows.tolist() if cache.has(row) and cache.read(row, scratch) is not None]
+    """Rows that are there and right, and the others."""
+    scratch, here = Scratch(), np.setdiff1d(rows, cache.lacking(rows)).tolist()
+    with closing(cache.files()) as files:
+        there = [row for row in here if cache.read(row, scratch, files) is not None]
     return there, np.setdiff1d(rows, np.array(there, np.int64))
 
 
-def _copy(rows: Ints, manifest: Manifest, reads: Reads, todo_bytes: int) -> float:
+def _copy(rows: Ints, listed: Listed, reads: Reads, todo_bytes: int) -> float:
     """Wait for every object in turn; the requests run ahead. Returns the time it took."""
     begin = last = time.perf_counter()
     done_bytes, estimated = 0, False
@@ -144,7 +158,7 @@ def _copy(rows: Ints, manifest: Manifest, reads: Reads, todo_bytes: int) -> floa
                     want.wait()
                 finally:
                     ahead.used(want)
-            done_bytes += int(manifest.sizes[piece].sum())
+            done_bytes += int(listed.sizes[piece].sum())
             progress.update(bar, completed=done_bytes)
             now = time.perf_counter()
             if done_bytes and (not estimated or now - last > _LINE_EVERY_S) and not progress.console.is_terminal:
@@ -171,8 +185,9 @@ def _progress() -> Progress:
 def _local_rate(rows: Ints, cache: Cache) -> float:
     scratch, begin = Scratch(), time.perf_counter()
     some = rows[:: max(1, len(rows) // _PROBED)].tolist()
-    for row in some:
-        cache.read(row, scratch)
+    with closing(cache.files()) as files:
+        for row in some:
+            cache.read(row, scratch, files)
     return len(some) / max(1e-9, time.perf_counter() - begin)
 
 

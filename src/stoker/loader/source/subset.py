@@ -39,9 +39,10 @@ def choose(manifest: Manifest, subset: Subset) -> Ints:
         return np.arange(rows)
     if isinstance(part, Sequence):
         return _of_directories(manifest, part)
-    count = part if isinstance(part, int) else round(part * rows)
-    if isinstance(part, bool) or part <= 0 or (isinstance(part, float) and part > 1) or count > rows:
+    most = 1.0 if isinstance(part, float) else rows
+    if isinstance(part, bool) or not 0 < part <= most:  # not a number is neither
         raise UsageError(f"subset is {part!r}; expected a share up to 1.0, a number up to {rows}, or names of classes")
+    count = part if isinstance(part, int) else round(part * rows)
     # Philox's raw stream is the same in every numpy release.
     keys = np.random.Philox(key=subset.seed & (2**64 - 1)).random_raw(rows)
     return np.sort(np.argsort(keys, kind="stable")[: max(1, count)])
@@ -51,7 +52,7 @@ def _of_directories(manifest: Manifest, names: Sequence[str]) -> Ints:
     wanted = set(names)
     folders = [str(key).partition("/")[0] for key in manifest.keys.to_pylist()]
     missing = sorted(wanted - set(folders))
-    if missing or isinstance(names, str):
-        said = names if isinstance(names, str) else missing[0]
+    if missing or not wanted or isinstance(names, str):
+        said = missing[0] if missing and not isinstance(names, str) else names
         raise UsageError(f"subset names {said!r}; expected a list of directories below {manifest.url}")
     return np.array([row for row, folder in enumerate(folders) if folder in wanted], np.int64)

@@ -6,17 +6,19 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.errors import DataError, NoDataError, OtherTokenizerError, TruncatedError, UsageError
+from stoker.errors import CorruptError, DataError, NoDataError, OtherTokenizerError, TruncatedError, UsageError
 from stoker.loader.source import documents, paths, tokens
 from stoker.loader.source.blocks import EvenBlocks, Ints
 from stoker.loader.source.interface import Batch, Field, Lease, Pick, Skipped, Source
-from stoker.loader.source.tokenise import CACHE, Recipe, Spent, tokenise, tokenizer_text
+from stoker.loader.source.text_remote import find as find_remote
+from stoker.loader.source.tokenise import CACHE, Recipe, Spent, make_cache, tokenise, tokenizer_text
 
 RAM_BYTES = 1 << 28
 """Tokens of up to so many bytes are held in memory; more are mapped."""
@@ -41,6 +43,7 @@ def open_text(
     documents: documents.Unit = "line",
     cache: str | os.PathLike[str] = CACHE,
     on_error: Literal["raise", "skip"] = "raise",
+    **store: Any,
 ) -> "TextSource":
     """Rows of at most `length` tokens, from JSON lines, Parquet, plain text, or files of tokens that were packed.
 
@@ -51,13 +54,19 @@ def open_text(
     _check(length, pack, long, pad, documents)
     if not (end is None or isinstance(end, str)):
         raise UsageError(f"end is {end!r}; expected a token's text, such as '<eos>'")
-    files, left_out = _there(paths.find(given, [*_SUFFIXES, tokens.SUFFIX]), on_error)
+    if "cache_bytes" in store:
+        raise UsageError("cache_bytes= is no option of text: of a store's text only the tokens are kept")
+    texts = find_remote(paths.addresses(given), KINDS, **store) if paths.is_remote(given) else None
+    if store and texts is None:
+        raise UsageError(f"{next(iter(store))}= goes with text of a store, such as s3://bucket/*.jsonl")
+    files, left_out = _there(paths.find(given, KINDS), on_error) if texts is None else (texts.addresses, [])
     packed = [file for file in files if Path(file).suffix == tokens.SUFFIX]
     if packed and len(packed) < len(files):
         raise UsageError(f"{packed[0]} holds tokens and {(set(files) - set(packed)).pop()} text; open one kind")
     spent = Spent()
     if packed:
-        found = [tokens.read(file) for file in packed]
+        home = paths.at_home(cache)
+        found = [tokens.read(file if texts is None else texts.kept(file, make_cache(home))) for file in packed]
         _check_tokenizer(found, tokenizer)
     elif not files[0].endswith(tuple(_SUFFIXES)):
         raise UsageError(f"{files[0]} is no text; length= goes with {', '.join(_SUFFIXES[:4])} and .tokens")
@@ -65,7 +74,7 @@ def open_text(
         raise UsageError(f"{files[0]} is text; say how to tokenise it with tokenizer='tokenizer.json'")
     else:
         recipe = Recipe(tokenizer_text(tokenizer), column, documents, end, on_error)
-        found = tokenise(files, recipe, paths.at_home(cache), spent)
+        found = tokenise(files, recipe, paths.at_home(cache), spent, texts)
     source = TextSource(files, found, length=length, pack=pack, long=long, pad=pad, spent=spent)
     source.skipped = (*left_out, *source.skipped)
     return source
@@ -92,6 +101,8 @@ _SUFFIXES = [
     *documents.SUFFIXES,
     *(f".{kind}{packed}" for kind in ("jsonl", "ndjson", "txt") for packed in documents.PACKED),
 ]
+
+KINDS = [*_SUFFIXES, tokens.SUFFIX]
 
 
 def _check(length: int, pack: bool, long: Long, pad: int, unit: documents.Unit) -> None:
@@ -202,13 +213,17 @@ class TextSource(Source):
         self._mapped = sum(one.nbytes for one in self._maps) > RAM_BYTES
         widest = np.dtype(max((one.dtype for one in self._found), key=lambda dtype: dtype.itemsize))
         if not self._mapped:
-            for one, mapped in zip(self._found, self._maps, strict=True):
-                one.verify(mapped, range(len(one.checks)))
+            for number, one in enumerate(self._found):
+                self._compare(number, range(len(one.checks)))
             self._maps = [np.concatenate([one.astype(widest, copy=False) for one in self._maps])]
         step = tokens.CHECK_BYTES
         self._verified = [np.zeros(-(-one.nbytes // step) if self._mapped else 0, np.bool_) for one in self._maps]
 
     # ---- batches
+
+    def batch_bytes(self, rows: int) -> float:
+        """Memory of a batch: not packed, each of its rows may have to be padded to the longest of all."""
+        return rows * self.row_bytes if self._pack else rows * (float(self._size.max()) + 1) * _INT64.itemsize
 
     def gather(self, pick: Pick, lease: Lease) -> Batch:
         """Tokens of all rows in one step per file, straight into the batch's buffers."""
@@ -289,14 +304,28 @@ class TextSource(Source):
         wanted = wanted[wanted < len(self._verified[number])]
         fresh = wanted[~self._verified[number][wanted]]
         if len(fresh):
-            self._found[number].verify(self._maps[number], fresh.tolist())
+            self._compare(number, fresh.tolist())
             self._verified[number][fresh] = True
+
+    def _compare(self, number: int, blocks: Sequence[int]) -> None:
+        """Compare parts of a file with their checksums; one of the cache that is damaged must not be met again."""
+        one = self._found[number]
+        try:
+            one.verify(self._maps[number], blocks)
+        except CorruptError as error:
+            if one.path == self._files[number]:
+                raise
+            Path(one.path).unlink(missing_ok=True)
+            raise CorruptError(
+                error.path, f"{error.reason}; it is removed now: open the text again, to have it made anew", error.row
+            ) from error
 
     def _check_files(self) -> None:
         """Refuse files that were cut short: reading a mapping past the end of its file ends the process."""
         for one in self._found:
-            if Path(one.path).stat().st_size < one.size:
-                raise TruncatedError(one.path, "was cut short while in use")
+            with suppress(FileNotFoundError):  # what is mapped stays readable when its name is gone
+                if Path(one.path).stat().st_size < one.size:
+                    raise TruncatedError(one.path, "was cut short while in use")
         self._check_due_s = time.monotonic() + _CHECK_S
 
     def _count(self, size: Ints, elements: int) -> None:

@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -24,7 +24,7 @@ from stoker.loader.source.alone import alone, no_room
 CACHE = Path(".stoker/cache/text")
 _READ_BYTES = 1 << 22
 _LISTED_MOST = 1000
-_VERIFIED_MOST = 1 << 26
+_VERIFIED_MOST = 1 << 28
 """A cached file of up to so many bytes is compared with its checksums when opened; larger ones as they are read."""
 
 
@@ -103,29 +103,52 @@ def tokenizer_text(given: Any) -> str:
     return str(given.to_str())
 
 
-def tokenise(paths: list[str], recipe: Recipe, cache: Path, spent: Spent) -> list[tokens.TokenFile]:
+class Texts(Protocol):
+    """Where files of text are."""
+
+    def nbytes(self, path: str) -> int:
+        """The size of one."""
+
+    def digest(self, path: str) -> str:
+        """What changes when its content does."""
+
+    def local(self, path: str, folder: Path) -> AbstractContextManager[str]:
+        """Where it can be read; what has to be brought for that goes into the folder."""
+
+
+def tokenise(
+    paths: list[str], recipe: Recipe, cache: Path, spent: Spent, texts: Texts | None = None
+) -> list[tokens.TokenFile]:
     """The tokens of each file, from the cache where they are there and whole."""
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"the cache {cache} cannot be made ({error.strerror}); name another with cache=") from error
-    digests = _Digests(cache)
-    names = [cache / f"{recipe.key(path, digests.of(path))}{tokens.SUFFIX}" for path in paths]
+    make_cache(cache)
+    texts = texts or _Files(cache)
+    names = [cache / f"{recipe.key(path, texts.digest(path))}{tokens.SUFFIX}" for path in paths]
     found = [_cached(name, recipe) for name in names]
     todo = [at for at, one in enumerate(found) if one is None]
     if todo:
         # Ranks and runs on one machine tokenise once: the others wait here, and then find it done.
         with alone(cache / ".lock"):
             _sweep(cache)
-            total = sum(Path(paths[at]).stat().st_size for at in todo)
+            total = sum(texts.nbytes(paths[at]) for at in todo)
             tokenizer = None
             with Progress(f"tokenising {len(todo)} file{'s' * (len(todo) > 1)}", total) as progress:
                 for at in todo:
                     found[at] = _cached(names[at], recipe)
                     if found[at] is None:
                         tokenizer = tokenizer or recipe.load()
-                        found[at] = _make(paths[at], names[at], recipe, tokenizer, spent, progress)
+                        with texts.local(paths[at], cache) as path:
+                            found[at] = _make(path, names[at], recipe, tokenizer, spent, progress)
+                        spent.tokenised.append(paths[at])
     return [one for one in found if one is not None]
+
+
+def make_cache(cache: Path) -> Path:
+    """Make the folder, or say why that cannot be."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"the cache {cache} cannot be made ({error.strerror}); name another with cache=") from error
+    return cache
 
 
 def _cached(name: Path, recipe: Recipe) -> tokens.TokenFile | None:
@@ -163,7 +186,6 @@ def _make(path: str, name: Path, recipe: Recipe, tokenizer: Any, spent: Spent, p
             # The file is left out whole: of one that was cut short, the last line may be half a line.
             reason = [error.row, 0, error.reason]
             put(lambda _: [reason])
-    spent.tokenised.append(path)
     return tokens.read(str(name))
 
 
@@ -220,17 +242,26 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-class _Digests:
-    """What files hold, as digests; a file that has not changed since is not read again."""
+class _Files:
+    """Files of this machine. What they hold is kept as digests; a file that has not changed is not read again."""
 
     def __init__(self, cache: Path) -> None:
         self._folder = cache / "digests"
         self._folder.mkdir(exist_ok=True)
 
-    def of(self, path: str) -> str:
+    def nbytes(self, path: str) -> int:
+        """The size of a file."""
+        return Path(path).stat().st_size
+
+    def local(self, path: str, folder: Path) -> AbstractContextManager[str]:
+        """Where it is."""
+        return nullcontext(path)
+
+    def digest(self, path: str) -> str:
         """The digest of a file's content."""
         about = Path(path).stat()
-        stamp = [about.st_size, about.st_mtime_ns, about.st_ino]
+        # Tools that copy into a file, or unpack archives, set its time back; that of its last change they cannot set.
+        stamp = [about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino]
         note = self._folder / _digest(str(Path(path).resolve()))
         with suppress(OSError, ValueError, KeyError):
             known = json.loads(note.read_text())
@@ -238,11 +269,13 @@ class _Digests:
                 return str(known["content"])
         content = _content(path)
         # A file that was written a moment ago may change again within one tick of the file system's clock.
-        if time.time_ns() - about.st_mtime_ns > 2 * 10**9:
+        if time.time_ns() - max(about.st_mtime_ns, about.st_ctime_ns) > 2 * 10**9:
+            partial = note.with_name(f"{note.name}.partial-{os.getpid()}")
             with suppress(OSError):
-                partial = note.with_name(f"{note.name}.partial-{os.getpid()}")
                 partial.write_text(json.dumps({"stamp": stamp, "content": content}))
                 partial.replace(note)
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
         return content
 
 
@@ -258,7 +291,7 @@ def _content(path: str) -> str:
 
 def _sweep(cache: Path) -> None:
     """Remove what a killed run left behind."""
-    for left in cache.glob(f"*{tokens.SUFFIX}.partial-*"):
-        pid = left.name.rpartition("-")[2]
+    for left in [*cache.glob(f"*{tokens.SUFFIX}.partial-*"), *cache.glob("incoming-*.partial-*")]:
+        pid = left.name.rpartition(".partial-")[2].partition(".")[0]
         if pid.isdecimal() and not psutil.pid_exists(int(pid)):
             left.unlink(missing_ok=True)

@@ -10,14 +10,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stoker.errors import ChangedError, ClosedError, DataError, StokerError, TimedOutError
-from stoker.loader.cache import Cache, Claims
+from stoker.loader.cache import Cache
+from stoker.loader.source.counters import Counters
 from stoker.loader.source.limit import Limit
-from stoker.loader.source.manifest import Manifest
-from stoker.loader.source.remote import Remote, backoff_s
+from stoker.loader.source.pieces import Listed
+from stoker.loader.source.remote import Remote, backoff_s, check_fork
+
+if TYPE_CHECKING:
+    from stoker.loader.claims import Claims
+    from stoker.loader.segments import Writer
 
 _WATCH_S = 0.02
 _GRACE_S = 2.0
@@ -25,6 +31,8 @@ _GRACE_S = 2.0
 _HEDGE_SHARE = 0.05
 _POLL_S = (0.005, 0.1)
 _SETTLERS = 2
+_AT_ONCE, _AT_ONCE_BYTES = 16, 1 << 16
+"""What one of them takes at once, at most, of what has arrived: small objects cost less together."""
 _JOIN_S = 5.0
 
 Prepare = Callable[[int, Any], Any]
@@ -44,6 +52,7 @@ class Want:
         "error",
         "hedged",
         "issued",
+        "name",
         "nbytes",
         "row",
         "tries",
@@ -57,6 +66,8 @@ class Want:
         self.error: BaseException | None = None
         self.issued = False
         self.claimed = False
+        self.name = ""
+        """In the cache; known when it is claimed."""
         self.tries = 0
         self.begun_s = 0.0
         """When the request under way was sent; 0 if none is."""
@@ -72,8 +83,8 @@ class Want:
         if event is not None:
             event.set()
 
-    def wait(self) -> Any:
-        """The object's bytes, or None if it is in the cache. Ends: every attempt does, and so does closing."""
+    def sleep(self) -> None:
+        """Until it is done, well or badly. Ends: every attempt does, and so does closing."""
         if not self.done:
             event = threading.Event()
             with _waking:
@@ -81,26 +92,18 @@ class Want:
                     self._event = event
             if self._event is not None:
                 event.wait()
+
+    def wait(self) -> Any:
+        """The object's bytes, or None if it is in the cache."""
+        self.sleep()
         if self.error is not None:
             raise self.error
         return self.data
 
 
 _waking = threading.Lock()
-
-
-class Counters:
-    """Counts of one source, over all its streams."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.requests = self.bytes_received = self.retries = self.throttled = self.timeouts = 0
-        self.rejected = self.hedges = self.hedges_won = self.cache_hits = self.cache_misses = 0
-
-    def add(self, name: str, count: int = 1) -> None:
-        """Safe from any thread."""
-        with self._lock:
-            setattr(self, name, getattr(self, name) + count)
+Arrived = queue.SimpleQueue[tuple[Want, Any] | None]
+"""Objects whose bodies are here, and None for the end."""
 
 
 class Transfer:
@@ -112,7 +115,7 @@ class Transfer:
     def __init__(
         self,
         remote: Remote,
-        manifest: Manifest,
+        listed: Listed,
         cache: Cache | None,
         *,
         limit: Limit,
@@ -122,13 +125,14 @@ class Transfer:
     ) -> None:
         """`prepare` makes of an object's bytes what is kept and handed out."""
         self._prepare = prepare
-        self._remote, self._manifest, self._cache = remote, manifest, cache
+        self._remote, self._listed, self._cache = remote, listed, cache
         self._claims: Claims | None = None
+        self._writer: Writer | None = None
         self._limit, self._counters = limit, counters
         self._supply = supply
         self._urgent: deque[Want] = deque()
         self._active: set[Want] = set()
-        self._arrived: queue.SimpleQueue[tuple[Want, Any] | None] = queue.SimpleQueue()
+        self._arrived: list[Arrived] = [queue.SimpleQueue() for _ in range(_SETTLERS)]
         self._closed = False
         self._starting = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -138,9 +142,12 @@ class Transfer:
         """The loop of the requests; None if it is too late for any. No lock is shared with `close`."""
         with self._starting:
             if self._loop is None and not self._closed:
+                check_fork()
                 loop = asyncio.new_event_loop()
-                self._claims = self._cache.claims() if self._cache else None
-                parts = [("stoker-remote", self._run), *_SETTLERS * [("stoker-settle", self._settle)]]
+                if self._cache is not None:
+                    self._claims, self._writer = self._cache.claims(), self._cache.writer()
+                parts: list[tuple[str, Callable[..., None]]] = [("stoker-remote", self._run)]
+                parts += [("stoker-settle", partial(self._settle, arrived)) for arrived in self._arrived]
                 self._threads = [
                     threading.Thread(target=run, args=(loop,), name=name, daemon=True) for name, run in parts
                 ]
@@ -200,11 +207,12 @@ class Transfer:
         loop.close()
         for want in [*self._active, *self._urgent]:
             self._give_up(want)
-        for _ in range(_SETTLERS):
-            self._arrived.put(None)
+        for arrived in self._arrived:
+            arrived.put(None)
         for thread in self._threads[1:]:
             thread.join()
-        if self._claims is not None:
+        if self._claims is not None and self._writer is not None:
+            self._writer.close()
             self._claims.close()
 
     def _pump(self) -> None:
@@ -235,10 +243,12 @@ class Transfer:
             return
         assert self._cache is not None
         assert self._claims is not None
-        want.claimed = self._claims.take(self._cache.name(want.row))
+        assert self._writer is not None
+        want.name = want.name or self._cache.name(want.row)
+        want.claimed = self._claims.take(want.name)
         if not want.claimed and time.monotonic() < until_s:
             asyncio.get_running_loop().call_later(pause_s, self._claim, want, min(_POLL_S[1], 2 * pause_s), until_s)
-        elif self._cache.has(want.row):
+        elif self._cache.came(want.row, self._writer.index_bytes()):
             self._finish(want)
         else:
             self._ask(want)
@@ -251,7 +261,7 @@ class Transfer:
         if not hedge:
             want.begun_s, want.hedged = now_s, False
         self._counters.add("requests")
-        answer = asyncio.ensure_future(self._remote.get(self._manifest, want.row))
+        answer = asyncio.ensure_future(self._remote.get(self._listed, want.row))
         want.asked.add(answer)
         answer.add_done_callback(partial(self._answered, want, now_s, hedge))
 
@@ -273,7 +283,9 @@ class Transfer:
         if hedge:
             self._counters.add("hedges_won")
         self._active.discard(want)
-        self._arrived.put((want, data))
+        # Small objects go to one thread: two would wait for each other more than they work.
+        is_small = self._prepare is None and len(data) < _AT_ONCE_BYTES
+        self._arrived[0 if is_small else want.row % _SETTLERS].put((want, data))
         self._pump()
 
     def _end(self, want: Want) -> None:
@@ -285,7 +297,7 @@ class Transfer:
     def _failed(self, want: Want, error: BaseException) -> None:
         """Ask again, or give up."""
         self._end(want)
-        explained, again = self._remote.explain(error, self._manifest.address(want.row), want.tries)
+        explained, again = self._remote.explain(error, self._listed.address(want.row), want.tries)
         if self._remote.is_throttling(error):
             self._counters.add("throttled")
             self._limit.throttled()
@@ -310,9 +322,9 @@ class Transfer:
         self._pump()
 
     def _release(self, want: Want) -> None:
-        if want.claimed and self._cache is not None and self._claims is not None:
+        if want.claimed and self._claims is not None:
             want.claimed = False
-            self._claims.release(self._cache.name(want.row))
+            self._claims.release(want.name)
 
     def _watch(self) -> None:
         """Give slow requests a second one, and end those that should have ended."""
@@ -332,30 +344,35 @@ class Transfer:
 
     # ---- the threads that verify and cache
 
-    def _settle(self, loop: asyncio.AbstractEventLoop) -> None:
-        while (arrived := self._arrived.get()) is not None:
-            want, data = arrived
-            wrong = self._manifest.wrong(want.row, data)
-            if wrong is not None:
-                self._counters.add("rejected")
-                if not self._call(loop, self._distrust, want, wrong):
-                    self._give_up(want)
-                continue
-            try:
-                ready = data if self._prepare is None else self._prepare(want.row, data)
-            except Exception as error:  # noqa: BLE001  belongs to whoever waits, who would wait for ever
+    def _settle(self, arrived: Arrived, loop: asyncio.AbstractEventLoop) -> None:
+        while some := _next_of(arrived):
+            ready = [(want, data) for want, body in some if (data := self._ready(loop, want, body)) is not None]
+            kept = [(want.row, data) for want, data in ready if want.claimed]
+            if kept and self._cache is not None and self._writer is not None:
+                self._cache.write(self._writer, kept)
+            for want, data in ready:
                 self._release(want)
-                want.finish(error=error)
-                continue
-            if want.claimed and self._cache is not None:
-                self._cache.write(want.row, ready)
-                self._release(want)
-            want.finish(ready)
+                want.finish(data)
+
+    def _ready(self, loop: asyncio.AbstractEventLoop, want: Want, body: Any) -> Any:
+        """What is kept and handed out of a body; None if it is not the right one, or nothing can be made of it."""
+        wrong = self._listed.wrong(want.row, body)
+        if wrong is not None:
+            self._counters.add("rejected")
+            if not self._call(loop, self._distrust, want, wrong):
+                self._give_up(want)
+            return None
+        try:
+            return body if self._prepare is None else self._prepare(want.row, body)
+        except Exception as error:  # noqa: BLE001  belongs to whoever waits, who would wait for ever
+            self._release(want)
+            want.finish(error=error)
+            return None
 
     def _distrust(self, want: Want, wrong: DataError) -> None:
         """A body was not the listed one: either the object changed, or the way here spoiled it."""
         self._active.add(want)
-        look = asyncio.ensure_future(self._remote.has_changed(self._manifest, want.row))
+        look = asyncio.ensure_future(self._remote.has_changed(self._listed, want.row))
         want.asked.add(look)
         look.add_done_callback(partial(self._looked, want, wrong))
 
@@ -368,3 +385,18 @@ class Transfer:
             self._finish(want, changed or wrong)
         else:
             self._repeat(want)
+
+
+def _next_of(arrived: Arrived) -> list[tuple[Want, Any]]:
+    """What has arrived, a few small objects at once; nothing if it is time to end."""
+    found: list[tuple[Want, Any]] = []
+    one = arrived.get()
+    with suppress(queue.Empty):
+        while one is not None:
+            found.append(one)
+            if len(found) == _AT_ONCE or sum(len(body) for _, body in found) > _AT_ONCE_BYTES:
+                return found
+            one = arrived.get_nowait()
+        if found:  # the end is for the next time
+            arrived.put(None)
+    return found

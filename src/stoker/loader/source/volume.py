@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from stoker.errors import (
     CorruptError,
+    DataError,
     EmptyFileError,
     MissingChunkError,
     MissingExtraError,
@@ -23,7 +24,7 @@ from stoker.errors import (
     UsageError,
     VanishedError,
 )
-from stoker.loader.source.paths import Paths, nbytes, walk
+from stoker.loader.source.paths import Paths, check_local, nbytes, walk
 
 Box = tuple[slice, ...]
 """A slice for each axis."""
@@ -73,6 +74,7 @@ def find(given: Paths) -> list[str]:
 
 
 def _expand(path: str) -> list[str]:
+    check_local(path)
     if glob.has_magic(path) and not Path(path).exists():
         return [one for one in sorted(glob.glob(path, recursive=True)) if _is_volume(one)]  # noqa: PTH207
     if not Path(path).exists():
@@ -115,7 +117,7 @@ class ZarrVolume(Volume):
         try:
             self._store = tensorstore.open(spec, open=True, read=True).result()
         except ValueError as error:
-            raise CorruptError(path, f"cannot be opened as Zarr ({_first(error)})") from error
+            raise CorruptError(path, f"cannot be opened as Zarr ({told(error)})") from error
         self.shape = tuple(self._store.shape)
         self.dtype = np.dtype(self._store.dtype.numpy_dtype)
         chunk: Any = self._store.chunk_layout.read_chunk.shape
@@ -128,25 +130,32 @@ class ZarrVolume(Volume):
         except ValueError as error:
             if not self._meta.exists():
                 raise VanishedError(self.path, "was there when it was opened, and is not any more") from error
-            kind = MissingChunkError if "is missing" in str(error) else CorruptError
-            hint = "; if it stands for empty space, open with missing='fill'" if kind is MissingChunkError else ""
-            raise kind(self.path, f"{_first(error)}{hint}") from error
+            raise misread(self.path, error) from error
         return found
 
     def identity(self) -> str:
         """The metadata, and the sizes and times of all files."""
         root = Path(self.path)
         files = sorted(map(str, walk(root)))
-        stamps = [(str(Path(f).relative_to(root)), Path(f).stat().st_size, Path(f).stat().st_mtime_ns) for f in files]
+        stamps = [(str(Path(f).relative_to(root)), *_stamp(f)) for f in files]
         told = (str(root.resolve()), self._meta.read_bytes(), stamps)
         return hashlib.sha256(repr(told).encode()).hexdigest()[:32]
+
+
+def misread(path: str, error: ValueError) -> DataError:
+    """What it means that a box cannot be read."""
+    if "is missing" not in str(error):
+        return CorruptError(path, told(error))
+    hint = "if it stands for empty space, open with missing='fill' (or pack with --missing fill)"
+    return MissingChunkError(path, f"{told(error)}; {hint}")
 
 
 def _zarr_meta(path: str) -> Path:
     root = Path(path)
     for name in (".zarray", "zarr.json"):
         if (root / name).exists():
-            _check_array(root, name)
+            if name != ".zarray":
+                check_array(str(root), name, (root / name).read_text(), sorted(map(str, root.glob("*/zarr.json"))))
             return root / name
     inside = sorted(str(one.parent) for one in [*root.glob("*/.zarray"), *root.glob("*/zarr.json")])
     if inside:
@@ -154,21 +163,20 @@ def _zarr_meta(path: str) -> Path:
     raise CorruptError(path, "holds neither .zarray nor zarr.json; expected a Zarr array")
 
 
-def _check_array(root: Path, name: str) -> None:
-    if name == ".zarray":
-        return
+def check_array(path: str, name: str, text: str, inside: Sequence[str]) -> None:
+    """Refuse metadata that describe no array; `inside` are the metadata of what lies in the folder."""
     try:
-        said = json.loads((root / name).read_text())
+        said = json.loads(text)
     except ValueError as error:
-        raise CorruptError(str(root), f"its {name} is not JSON ({error})") from error
+        raise CorruptError(path, f"its {name} is not JSON ({error})") from error
+    if not isinstance(said, dict):
+        raise CorruptError(path, f"its {name} holds {type(said).__name__}; expected what describes an array")
     if said.get("node_type") == "group":
-        inside = sorted(str(one.parent) for one in root.glob("*/zarr.json"))
-        raise UsageError(
-            f"{root} is a group of arrays; open one of them, such as {inside[0] if inside else f'{root}/0'}"
-        )
+        first = str(Path(inside[0]).parent) if inside else f"{path}/0"
+        raise UsageError(f"{path} is a group of arrays; open one of them, such as {first}")
 
 
-def _first(error: Exception) -> str:
+def told(error: Exception) -> str:
     """The sentence of a tensorstore error, without what it adds for its own developers."""
     return str(error).split(" [tensorstore_spec=")[0].split(" [source locations=")[0]
 
@@ -188,16 +196,27 @@ class TiffVolume(Volume):
         try:
             with tifffile.TiffFile(path) as file:
                 series = file.series[0]
-                self.shape, self.dtype = tuple(series.shape), np.dtype(series.dtype)
+                # By its name: of two types of the same bits, torch knows one, and tifffile may give the other.
+                self.shape, self.dtype = tuple(series.shape), np.dtype(np.dtype(series.dtype).str)
                 self._offset: Any = series.dataoffset  # None if the pixels do not lie plainly in a row
                 self._order = file.byteorder
                 pages = len(series.pages)
+                compression = tifffile.COMPRESSION(series.keyframe.compression)
+                whole = self._offset is not None or _has_last_page(file)
+                found = len(file.pages)
         except (tifffile.TiffFileError, ValueError, IndexError, KeyError) as error:
             raise CorruptError(path, f"cannot be opened as TIFF ({error})") from error
+        if not whole:
+            raise TruncatedError(path, f"cut short: {found} pages are there, and the last one says that more follow")
         if self._offset is not None:
             self.chunk = (1,) * len(self.shape)
             self._check_size()
         else:
+            if compression not in tifffile.TIFF.DECOMPRESSORS:
+                raise UsageError(
+                    f"{path} is compressed with {compression.name}, which tifffile decodes with imagecodecs; "
+                    "run: pip install imagecodecs"
+                )
             if pages != self.shape[0]:
                 raise OtherTypeError(path, f"has {pages} pages for a shape of {self.shape}; expected a page per slice")
             self.chunk = (1, *self.shape[1:])
@@ -219,23 +238,39 @@ class TiffVolume(Volume):
             stored = self.dtype.newbyteorder(self._order)
             mapped = np.memmap(self.path, stored, "r", self._offset, self.shape)
             return np.ascontiguousarray(mapped[box], self.dtype.newbyteorder("="))
+        found = np.empty([cut.stop - cut.start for cut in box], self.dtype.newbyteorder("="))
+        number = box[0].start
         try:
             with self._tifffile.TiffFile(self.path) as file:
-                pages = file.asarray(series=0, key=box[0])
+                pages: Any = file.series[0].pages
+                for number in range(box[0].start, box[0].stop):  # one at a time: a page may be far larger than its cut
+                    page = pages[number].asarray(maxworkers=1)
+                    found[number - box[0].start] = page.reshape(self.shape[1:])[box[1:]]
         except FileNotFoundError:
             raise VanishedError(self.path, "was there when it was opened, and is not any more") from None
+        except IndexError as error:
+            raise TruncatedError(self.path, f"page {number} is not there any more") from error
         except Exception as error:  # decoders raise errors of their own kinds
-            raise CorruptError(self.path, f"pages {box[0].start} to {box[0].stop - 1}: {error}") from error
-        depth = box[0].stop - box[0].start
-        if pages.size != depth * int(np.prod(self.shape[1:])):
-            raise TruncatedError(self.path, f"pages {box[0].start} to {box[0].stop - 1} are not all there")
-        return np.ascontiguousarray(pages.reshape(depth, *self.shape[1:])[(slice(None), *box[1:])])
+            raise CorruptError(self.path, f"page {number}: {error}") from error
+        return found
 
     def identity(self) -> str:
         """Size and time of the file."""
-        about = Path(self.path).stat()
-        told = (str(Path(self.path).resolve()), about.st_size, about.st_mtime_ns)
+        told = (str(Path(self.path).resolve()), *_stamp(self.path))
         return hashlib.sha256(repr(told).encode()).hexdigest()[:32]
+
+
+def _stamp(path: str) -> tuple[int, int, int]:
+    """Size and times of a file; that of its last change nobody can set back."""
+    about = Path(path).stat()
+    return about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+
+def _has_last_page(file: Any) -> bool:
+    """True if the chain of pages comes to its end; tifffile leaves out what follows a link that leads nowhere."""
+    file.filehandle.seek(file.pages.next_page_offset)
+    following = file.filehandle.read(file.tiff.offsetsize)
+    return len(following) == file.tiff.offsetsize and not any(following)
 
 
 def spatial(volume: Volume, patch: Sequence[int]) -> tuple[int, ...]:

@@ -1,12 +1,10 @@
 """Patches of volumes: a block is a group of patches that lie near each other, read as one box and cut from it."""
 
 import os
-import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,119 +15,18 @@ from numpy.typing import NDArray
 from stoker.errors import DataError, NoDataError, OtherTypeError, UsageError
 from stoker.loader.source import corners, foreground, paths, preprocess
 from stoker.loader.source.blocks import Ints, SizedBlocks
-from stoker.loader.source.interface import Batch, Field, Lease, Pick, Skipped, Source
-from stoker.loader.source.volume import Box, Volume, find, open_volume, spatial
+from stoker.loader.source.interface import Batch, Field, Lease, Pick, Place, Reader, RemoteFigures, Skipped, Source
+from stoker.loader.source.tier import TierReader
+from stoker.loader.source.volume import Box, Volume, open_volume, spatial
+from stoker.loader.source.volume_remote import Arrays
 
 Sampling = Literal["uniform", "grid"]
-Labels = paths.Paths | Mapping[str, paths.Paths]
 
 CACHE = Path(".stoker/cache/volumes")
 GROUP = 8
 """Patches that are cut from one box."""
 
 _OPENING = 8
-_RESERVED = ("patch", "volume", "corner")
-
-
-def open_volumes(
-    given: paths.Paths,
-    *,
-    patch: Sequence[int],
-    labels: Labels | None = None,
-    patches: int | None = None,
-    sampling: Sampling = "uniform",
-    foreground: float = 0.0,
-    group: int = GROUP,
-    missing: Literal["raise", "fill"] = "raise",
-    cache: str | os.PathLike[str] = CACHE,
-    on_error: Literal["raise", "skip"] = "raise",
-) -> "VolumeSource":
-    """Patches of Zarr arrays and TIFF stacks: `patch`, the number of its `volume`, its `corner`, and label windows.
-
-    An epoch has `patches` patches of each volume (default: as many as have the volume's voxels), at corners drawn anew
-    each epoch, `group` of them from one read. `foreground` is the share drawn so that they hold a voxel of the first
-    label that is not 0. `sampling="grid"` covers each volume instead, always at the same corners.
-    """
-    _check(patch, patches, sampling, foreground, group, missing)
-    named = labels if isinstance(labels, Mapping) else {} if labels is None else {"label": labels}
-    for name in named:
-        if name in _RESERVED:
-            raise UsageError(f"a label is called {name}, which is taken; call it something else")
-    if foreground and not named:
-        raise UsageError(f"foreground is {foreground} and there are no labels to find it in; name them with labels=")
-    images = find(given)
-    matched = {name: paths.absolute(_match(images, find(one), name)) for name, one in named.items()}
-    return VolumeSource(
-        paths.absolute(images),
-        matched,
-        patch=tuple(patch),
-        patches=patches,
-        sampling=sampling,
-        foreground=foreground,
-        group=group,
-        missing=missing,
-        cache=str(paths.at_home(cache).absolute()),
-        on_error=on_error,
-    )
-
-
-def _check(
-    patch: Sequence[int], patches: int | None, sampling: str, foreground: float, group: int, missing: str
-) -> None:
-    if isinstance(patch, int | str) or not patch or any(not _is_count(part) for part in patch):
-        raise UsageError(f"patch is {patch!r}; expected a size for each axis, such as (72, 136, 136)")
-    if sampling not in ("uniform", "grid"):
-        raise UsageError(f"sampling is {sampling!r}; expected 'uniform' or 'grid'")
-    if sampling == "grid" and (patches is not None or foreground):
-        raise UsageError("sampling='grid' covers each volume once; patches= and foreground= go with 'uniform'")
-    if patches is not None and not _is_count(patches):
-        raise UsageError(f"patches is {patches!r}; expected how many to draw from each volume, from 1 on")
-    if not _is_count(group):
-        raise UsageError(f"group is {group!r}; expected how many patches to cut from one read, from 1 on")
-    if not 0 <= foreground <= 1:
-        raise UsageError(f"foreground is {foreground}; expected a share from 0 to 1")
-    if missing not in ("raise", "fill"):
-        raise UsageError(f"missing is {missing!r}; expected 'raise' or 'fill'")
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) > 0
-
-
-def _match(images: list[str], labels: list[str], name: str) -> list[str]:
-    """The label volume of each image volume: by name, by the number in their names, or by what tells them apart."""
-    if len(labels) != len(images):
-        raise UsageError(f"there are {len(images)} volumes and {len(labels)} of {name}; expected one for each")
-    for key in (_stems, _numbers, _differences):
-        wanted, found = key(images), dict(zip(key(labels), labels, strict=True))
-        if len(found) == len(labels) and found.keys() == set(wanted):
-            return [found[one] for one in wanted]
-    lone = next((image for image, one in zip(images, wanted, strict=True) if one not in found), images[0])
-    raise UsageError(
-        f"{lone} may go with {labels[images.index(lone)]} as its {name} or with another, as their names differ; "
-        "call them alike, or number them alike"
-    )
-
-
-def _stems(every: list[str]) -> list[Any]:
-    return [Path(one).name.partition(".")[0] for one in every]
-
-
-def _numbers(every: list[str]) -> list[Any]:
-    return [tuple(re.findall(r"\d+", Path(one).name)) for one in every]
-
-
-def _differences(every: list[str]) -> list[Any]:
-    """The words of each path, folders included, without those that all of them begin or end with; and its numbers."""
-    words = [re.findall(r"[^\W_]+", str(Path(one).absolute())) for one in every]
-    first = _shared(words)
-    last = _shared([one[first:][::-1] for one in words])
-    return [(*one[first : len(one) - last], number) for one, number in zip(words, _numbers(every), strict=True)]
-
-
-def _shared(words: list[list[str]]) -> int:
-    """How many words all begin with."""
-    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False)))
 
 
 @dataclass(slots=True)
@@ -165,18 +62,20 @@ class VolumeSource(Source):
         missing: str = "raise",
         cache: str = str(CACHE),
         on_error: Literal["raise", "skip"] = "raise",
+        stores: Sequence[Arrays] = (),
     ) -> None:
         self._state = {
             "images": list(images),
             "labels": {name: list(every) for name, every in labels.items()},
             "options": {
                 "patch": patch, "patches": patches, "sampling": sampling, "foreground": foreground, "group": group,
-                "missing": missing, "cache": cache, "on_error": on_error,
+                "missing": missing, "cache": cache, "on_error": on_error, "stores": stores,
             },
         }  # fmt: skip
         self._patch = patch
         self._sampling, self._share, self._group_size = sampling, foreground, group
         self._cache = Path(cache)
+        self._stores = stores
         self._volumes: list[dict[str, Volume]] = []
         """Of each volume, the image ("patch") and its labels."""
         self._numbers: list[int] = []
@@ -194,7 +93,7 @@ class VolumeSource(Source):
 
         def attempt(one: dict[str, str]) -> dict[str, Volume] | DataError:
             try:
-                return {name: open_volume(path, fill_missing=fill) for name, path in one.items()}
+                return {name: self._opened(path, fill) for name, path in one.items()}
             except DataError as error:
                 return error
 
@@ -214,6 +113,10 @@ class VolumeSource(Source):
                 self._numbers.append(number)
         if not self._volumes:
             raise NoDataError(f"none of {len(images)} volumes can be loaded; the first: {self.skipped[0].reason}")
+
+    def _opened(self, path: str, fill: bool) -> Volume:
+        arrays = next((arrays for arrays in self._stores if path in arrays), None)
+        return open_volume(path, fill_missing=fill) if arrays is None else arrays.open(path, fill_missing=fill)
 
     def _check_volume(self, one: Mapping[str, Volume]) -> None:
         expected = self._volumes[0] if self._volumes else one
@@ -295,6 +198,16 @@ class VolumeSource(Source):
             self._read += read
             self._used += used
         return _Group(at, low, found)
+
+    def reader(self, ahead: Iterator[tuple[Place, Ints]], *, memory_bytes: int, threads: int) -> Reader | None:
+        """Holds the stores open for a stream."""
+        if not self._stores:
+            return None
+        return TierReader(self, [arrays.tier for arrays in self._stores], memory_bytes)
+
+    def remote(self) -> RemoteFigures | None:
+        """What reading the images' store took."""
+        return self._stores[0].tier.figures() if self._stores else None
 
     def stack(self, loaded: Sequence[Any]) -> Sequence[Any]:
         """A window's groups, as they are."""
