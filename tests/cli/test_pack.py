@@ -67,6 +67,8 @@ def test_a_plan_is_written_and_carried_out(tmp_path: Path, source: Path) -> None
         (["src", "dst", "--patch", "4,4,4"], "no volume matches src"),
         (["src", "src"], "holds something else"),
         (["src", "dst", "--plan", "none/plan.json"], "the plan cannot be written"),
+        (["src", "dst", "--row-group", "5"], "--row-group has no meaning for records; leave it out"),
+        (["src", "dst", "--quality", "50"], "--quality has no meaning for records; leave it out"),
         (["src", "src/0.npy/dst"], "cannot be made (Not a directory); choose another destination"),
     ],
 )
@@ -87,6 +89,15 @@ def test_the_folder_that_it_runs_in_is_no_destination(tmp_path: Path, source: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "src"]
     assert pack(source, tmp_path / "here").returncode == 0
     assert "already holds this, whole" in pack(source, ".", cwd=tmp_path / "here").stdout
+
+
+def test_an_option_that_a_plan_has_settled_is_refused_not_ignored(tmp_path: Path, source: Path) -> None:
+    assert pack(source, "dst", "--shuffle", "--plan", "plan.json", cwd=tmp_path).returncode == 0
+    done = pack("plan.json", "dst", "--seed", "5", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.endswith("--seed was settled when the plan was made; leave it out, or make a new plan\n")
+    assert not (tmp_path / "dst").exists()
+    assert pack("plan.json", "dst", "--memory", "2GiB", "--verify", cwd=tmp_path).returncode == 0
 
 
 def test_a_file_that_is_no_plan_is_named(tmp_path: Path) -> None:

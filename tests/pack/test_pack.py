@@ -1,5 +1,6 @@
 """Packing: the right rows, the same bytes however it is carried out, and nothing lost to a kill."""
 
+import gzip
 import hashlib
 import json
 import os
@@ -14,8 +15,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +30,7 @@ from stoker import errors
 from stoker.loader.front import Loader
 from stoker.loader.source.text import TextSource
 from stoker.pack import execute, keys, plan
-from stoker.pack.kinds import plan_for
+from stoker.pack.kinds import layout, plan_for
 from stoker.pack.plan import Options
 from stoker.pack.staging import MANIFEST, verify
 
@@ -557,3 +560,125 @@ def test_a_link_to_a_source_that_was_not_fetched_is_named(tmp_path: Path, kind: 
     needed: dict[str, Any] = {"jsonl": {"tokenizer": str(tokenizer(tmp_path))}, "tif": {"patch": (2, 2, 2)}}
     with pytest.raises(errors.VanishedError, match=rf"1\.{kind}: is a link to /annex/objects/1, which is not there"):
         plan_for([str(tmp_path / f"*.{kind}")], Options(**needed.get(kind, {})))
+
+
+def _growing(path: Path) -> None:
+    """Rows of two numbers in the first row group, and of thousands in those behind it."""
+    kind = pa.schema([("v", pa.list_(pa.float32()))])
+    with pq.ParquetWriter(path, kind, compression="none", use_dictionary=False) as writer:
+        for group in range(12):
+            length = 2000 if group else 2
+            offsets = np.arange(501, dtype=np.int32) * length
+            values = np.arange(500 * length, dtype=np.float32)
+            writer.write_table(pa.table([pa.ListArray.from_arrays(offsets, values)], schema=kind))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_rows_that_grow_behind_the_first_row_group_are_foreseen(tmp_path: Path, shuffle: bool) -> None:
+    _growing(tmp_path / "a.parquet")
+    size = (tmp_path / "a.parquet").stat().st_size
+    made = plan_for([str(tmp_path / "a.parquet")], Options(shuffle=shuffle, shard_bytes=5_000_000))
+    assert made.output_bytes == pytest.approx(size, rel=0.1)
+    execute.run(made, tmp_path / "out", memory_bytes=MEMORY)
+    sizes = [one.stat().st_size for one in (tmp_path / "out").glob("*.parquet")]
+    assert max(sizes) < 9_000_000
+    found = pa.concat_tables([pq.read_table(one) for one in sorted((tmp_path / "out").glob("*.parquet"))])
+    expected = pq.read_table(tmp_path / "a.parquet")
+    if shuffle:
+        lengths = np.sort(pc.list_value_length(found.column("v")).to_numpy())
+        np.testing.assert_array_equal(lengths, np.sort(pc.list_value_length(expected.column("v")).to_numpy()))
+    else:
+        assert found.equals(expected)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_row_group_that_is_larger_than_memory_is_packed_in_parts(tmp_path: Path, shuffle: bool) -> None:
+    table = pa.table({"x": np.arange(4_000_000), "y": np.arange(4_000_000) / 2})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=4_000_000, compression="none", use_dictionary=False)
+    expected = table.nbytes
+    del table
+    pool = pa.proxy_memory_pool(pa.default_memory_pool())
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        made = plan_for([str(tmp_path / "a.parquet")], Options(shuffle=shuffle, shard_bytes=4_000_000))
+        for number in range(len(made.pieces)):
+            layout(made.kind).spill(made, number, tmp_path)
+        if not shuffle:
+            layout(made.kind).write(made, 3, tmp_path / "b.parquet", [])
+    finally:
+        pa.set_memory_pool(before)
+    assert len(made.outputs) >= 15
+    assert pool.max_memory() < expected / 2
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".txt", ".parquet"])
+def test_the_estimate_of_tokens_knows_the_tokenizer_and_the_compression(tmp_path: Path, suffix: str) -> None:
+    documents = [" ".join(str(i % 7) for i in range(n % 50 + 1)) for n in range(20_000)]
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(pa.table({"text": documents}), path, compression="zstd")
+    else:
+        lines = documents if suffix == ".txt" else [json.dumps({"text": one}) for one in documents]
+        raw = "\n".join(lines).encode()
+        path.write_bytes(gzip.compress(raw) if suffix.endswith(".gz") else raw)
+    options = Options(tokenizer=str(tokenizer(tmp_path)), shuffle=True, shard_bytes=200_000)
+    made = plan_for([str(path)], options)
+    execute.run(made, tmp_path / "out", memory_bytes=MEMORY)
+    sizes = [one.stat().st_size for one in (tmp_path / "out").glob("*.tokens")]
+    assert sum(sizes) - 8 * len(documents) == pytest.approx(made.output_bytes, rel=0.35)
+    assert made.dealt_bytes >= 4 * sum(len(one.split()) for one in documents) * 0.7
+    assert max(sizes) < 400_000
+
+
+def test_volumes_without_their_empty_chunks_are_packed_if_that_is_meant(tmp_path: Path) -> None:
+    label = np.full((16, 16, 16), 7, np.uint8)
+    label[:4, :4, :4] = 1
+    made = zarr.create_array(str(tmp_path / "a.zarr"), shape=label.shape, chunks=(4, 4, 4), dtype="u1", fill_value=7)
+    made[:] = label  # zarr writes one chunk of the sixty-four
+    given = [str(tmp_path / "a.zarr")]
+    with pytest.raises(errors.MissingChunkError, match=r"a\.zarr.*pack with --missing fill"):
+        execute.run(plan_for(given, Options(patch=(4, 4, 4))), tmp_path / "dst", memory_bytes=MEMORY)
+    shutil.rmtree(tmp_path / "dst.packing")
+    through_json = plan.from_json(plan.to_json(plan_for(given, Options(patch=(4, 4, 4), missing="fill"))), "it")
+    execute.run(through_json, tmp_path / "dst", memory_bytes=MEMORY)
+    np.testing.assert_array_equal(zarr.open_array(str(tmp_path / "dst" / "a.zarr"))[:], label)
+
+
+@given(
+    groups=st.lists(st.tuples(st.integers(1, 50), st.sampled_from([0, 1, 3, 400])), min_size=1, max_size=8),
+    shard=st.integers(1, 3000),
+)
+@law
+def test_rows_of_any_sizes_are_cut_into_shards_without_losing_one(groups: list[tuple[int, int]], shard: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        kind = pa.schema([("v", pa.list_(pa.int32())), ("n", pa.null())])
+        with pq.ParquetWriter(place / "a.parquet", kind) as writer:
+            for rows, length in groups:
+                writer.write_table(pa.table({"v": [[rows] * length] * rows, "n": [None] * rows}, schema=kind))
+        for columns in (["v", "n"], ["n"]):
+            pq.write_table(pq.read_table(place / "a.parquet", columns=columns), place / "b.parquet", row_group_size=7)
+            shutil.rmtree(place / "out", ignore_errors=True)
+            made = plan_for([str(place / "b.parquet")], Options(shard_bytes=shard))
+            assert all(output.stop > output.start for output in made.outputs)
+            execute.run(made, place / "out", memory_bytes=MEMORY)
+            found = [pq.read_table(one) for one in sorted((place / "out").glob("*.parquet"))]
+            assert pa.concat_tables(found).equals(pq.read_table(place / "b.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["anna/ct.tif", "bob/ct.tif"], ["anna-ct.zarr", "bob-ct.zarr"]),
+        (["scan.1.tif", "scan.2.tif"], ["scan.1.zarr", "scan.2.zarr"]),
+        (["a.ome.tif", "b.ome.tif"], ["a.zarr", "b.zarr"]),
+    ],
+)
+def test_volumes_of_one_name_are_told_apart_by_their_paths(tmp_path: Path, files: list[str], names: list[str]) -> None:
+    for number, file in enumerate(files):
+        write_tiff(tmp_path / "src" / file, np.full((4, 4, 4), number, np.uint8), photometric="minisblack")
+    made = plan_for([str(tmp_path / "src" / file) for file in files], Options(patch=(4, 4, 4)))
+    execute.run(made, tmp_path / "dst", memory_bytes=MEMORY)
+    for number, name in enumerate(names):
+        np.testing.assert_array_equal(zarr.open_array(str(tmp_path / "dst" / name))[:], number)

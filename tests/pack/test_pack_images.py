@@ -1,6 +1,7 @@
 """Images, packed: smaller JPEGs in the folders they were in, or raw pixels that are those of the images themselves."""
 
 import json
+import shutil
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,10 @@ def test_what_is_no_image_is_named_and_nothing_is_left_in_its_place(
 ) -> None:
     monkeypatch.setattr(images, "_LOOKED_AT", looked_at)
     (photos / "dog" / "bad.jpg").write_bytes(data)
-    with pytest.raises(errors.CorruptError, match=r"bad\.jpg.*cannot be decoded as an image"):
+    error, says = (
+        (errors.CorruptError, "cannot be decoded as an") if data else (errors.EmptyFileError, "empty; expected an")
+    )
+    with pytest.raises(error, match=rf"bad\.jpg: .*{says} image"):
         run(photos, tmp_path / "dst", size=(16,), raw=raw)
     assert not (tmp_path / "dst").exists()
 
@@ -180,3 +184,24 @@ def test_a_link_to_an_image_that_was_not_fetched_is_named(photos: Path) -> None:
     (photos / "gone.jpg").symlink_to("/annex/objects/gone")
     with pytest.raises(errors.VanishedError, match=r"gone\.jpg: is a link to /annex/objects/gone, which is not there"):
         plan_for([str(photos)], Options(size=(64,)))
+
+
+def test_a_class_may_be_called_as_unfinished_work_was(photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "src")
+    top = min(one for one in (tmp_path / "src").iterdir() if one.is_dir())
+    shutil.copytree(top, tmp_path / "src" / f"{top.name}.partial")
+    execute.run(plan_for([str(tmp_path / "src")], Options(size=(16,))), tmp_path / "out", threads=1)
+    verify(tmp_path / "out", lambda _: None)
+    folders = [
+        sorted(one.name for one in (tmp_path / "out" / name).rglob("*")) for name in (top.name, f"{top.name}.partial")
+    ]
+    assert folders[0] == folders[1] != []
+
+
+def test_a_class_that_is_called_as_the_manifest_is_refused(photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "src" / "manifest.json")
+    with pytest.raises(
+        errors.UsageError, match=r"a class is called manifest\.json, as the list .* give it another name"
+    ):
+        plan_for([str(tmp_path / "src")], Options(size=(16,)))
+    assert plan_for([str(tmp_path / "src")], Options(size=(16,), raw=True)).rows

@@ -1,28 +1,16 @@
 """`stoker pack SRC DST`: re-layout a data set into shards that load at memory speed."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.commands.numbers import sides
 from stoker.errors import UsageError
 
 if TYPE_CHECKING:
     from stoker.pack.plan import Plan
-
-
-def _sides(example: str) -> Callable[[click.Context, click.Parameter, str | None], tuple[int, ...] | None]:
-    def parse(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-        if value is None:
-            return None
-        parts = value.replace("x", ",").split(",")
-        if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-            raise click.BadParameter(f"{value!r} is no size; expected {example}")
-        return tuple(int(part) for part in parts)
-
-    return parse
 
 
 @click.command(context_settings={"show_default": True})
@@ -35,12 +23,18 @@ def _sides(example: str) -> Callable[[click.Context, click.Parameter, str | None
 @click.option("--row-group", type=click.IntRange(1), help="Rows of a Parquet row group [default: about 1 MiB].")
 @click.option(
     "--patch",
-    callback=_sides("a number for each axis, such as 72,136,136"),
+    callback=sides("a number for each axis, such as 72,136,136"),
     help="Of volumes: the patch that chunks must suit, such as 72,136,136.",
 )
 @click.option(
+    "--missing",
+    type=click.Choice(["raise", "fill"]),
+    default="raise",
+    help="Of volumes: what a chunk that is not there means: an error, or empty space.",
+)
+@click.option(
     "--size",
-    callback=_sides("pixels, such as 256, or 224,320 with --raw"),
+    callback=sides("pixels, such as 256, or 224,320 with --raw"),
     help="Of images: the shorter side of the JPEGs; with --raw height,width.",
 )
 @click.option("--raw", is_flag=True, help="Of images: write pixels instead of JPEGs, as .npy records.")
@@ -66,6 +60,7 @@ def pack(sources: tuple[str, ...], destination: Path, **given: Any) -> None:
 
     memory_bytes = _bytes("--memory", given["memory"])
     plan = _plan(sources, given, memory_bytes)
+    _check_said(plan.kind, from_file=_is_plan(sources))
     print(_estimate(plan, destination))
     if given["plan_file"] is not None:
         _save(plan, given["plan_file"])
@@ -87,11 +82,47 @@ def _bytes(option: str, text: str) -> int:
     return parse_bytes(text, option, least_bytes=1 << 20)
 
 
+_FOR = {
+    "shuffle": ("records", "rows", "text", "volumes", "images"),
+    "seed": ("records", "rows", "text", "volumes", "images"),
+    "compress": ("records", "rows", "text", "volumes", "images"),
+    "shard_size": ("records", "rows", "text", "images"),
+    "row_group": ("rows",),
+    "patch": ("volumes",),
+    "missing": ("volumes",),
+    "size": ("images",),
+    "raw": ("images",),
+    "quality": ("images",),
+    "tokenizer": ("text",),
+    "column": ("text",),
+    "documents": ("text",),
+    "end": ("text",),
+}
+"""The kinds of data that an option decides something of, or that refuse it themselves. A plan has settled all."""
+
+
+def _is_plan(sources: tuple[str, ...]) -> bool:
+    return len(sources) == 1 and sources[0].endswith(".json") and Path(sources[0]).is_file()
+
+
+def _check_said(kind: str, *, from_file: bool) -> None:
+    """Refuse an option that would change nothing, instead of letting somebody believe that it did."""
+    context = click.get_current_context()
+    for name, kinds in _FOR.items():
+        if context.get_parameter_source(name) != click.core.ParameterSource.COMMANDLINE:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        if from_file:
+            raise UsageError(f"{option} was settled when the plan was made; leave it out, or make a new plan")
+        if kind not in kinds:
+            raise UsageError(f"{option} has no meaning for {kind}; leave it out")
+
+
 def _plan(sources: tuple[str, ...], given: dict[str, Any], memory_bytes: int) -> "Plan":
     from stoker.pack import plan as plans
     from stoker.pack.kinds import plan_for
 
-    if len(sources) == 1 and sources[0].endswith(".json") and Path(sources[0]).is_file():
+    if _is_plan(sources):
         return plans.from_json(Path(sources[0]).read_bytes(), sources[0])
     options = plans.Options(
         shuffle=given["shuffle"],
@@ -101,6 +132,7 @@ def _plan(sources: tuple[str, ...], given: dict[str, Any], memory_bytes: int) ->
         memory_bytes=memory_bytes,
         row_group=given["row_group"],
         patch=given["patch"],
+        missing=given["missing"],
         size=given["size"],
         raw=given["raw"],
         quality=given["quality"],
@@ -125,7 +157,7 @@ def _estimate(plan: "Plan", destination: Path) -> str:
     rows = "" if plan.rows is None or plan.kind == "volumes" else f", {plan.rows:,} rows"
     what = "files of pixels" if plan.settings.get("raw") else _WHAT[plan.kind]
     order = "" if plan.seed is None else f", shuffled (seed {plan.seed})"
-    extra = f"; up to {plan.source_bytes / 1e6:,.0f} MB more while it runs" if plan.pieces else ""
+    extra = f"; up to {plan.dealt_bytes / 1e6:,.0f} MB more while it runs" if plan.pieces else ""
     return (
         f"{len(plan.files)} files, {plan.source_bytes / 1e6:,.1f} MB{rows} → "
         f"{destination}: {len(plan.outputs)} {what}{order}, about {plan.output_bytes / 1e6:,.1f} MB{extra}"

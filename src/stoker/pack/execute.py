@@ -112,14 +112,13 @@ class _Run:
         self.todo = [number for number in range(len(plan.outputs)) if number not in done]
         spilled = any(place.spill.iterdir())
         budget = memory_bytes - psutil.Process().memory_info().rss - workers * kind.need_bytes(plan)
-        held = max(plan.source_bytes, int((plan.rows or 0) * (plan.row_bytes + 8)))
         copies = 1.2 if plan.kind == "records" else 3.0  # tables are copied while they are dealt out
-        self.in_memory = not spilled and copies * held <= budget
+        self.in_memory = not spilled and copies * plan.dealt_bytes <= budget
 
     def total_bytes(self) -> int:
         """What has to be written."""
         pieces = len(self.plan.pieces) if self.todo and not self.in_memory else 0
-        spills = pieces and self.plan.source_bytes * (pieces - self._spilled()) // len(self.plan.pieces)
+        spills = pieces and self.plan.dealt_bytes * (pieces - self._spilled()) // len(self.plan.pieces)
         return spills + sum(self.plan.outputs[number].bytes for number in self.todo)
 
     def _spilled(self) -> int:
@@ -151,7 +150,7 @@ class _Run:
             found: dict[int, Any] = {}
             self._each(numbers, lambda number: found.update({number: self.kind.spill(self.plan, number, None)}))
             return [found[number] for number in numbers]
-        each = self.plan.source_bytes // len(numbers)
+        each = self.plan.dealt_bytes // len(numbers)
         missing = [number for number in numbers if not self._spill_folder(number).exists()]
         self._each(missing, lambda number: self._spill(number, each, progress))
         return [self.kind.saved(self.plan, self._spill_folder(number)) for number in numbers]
@@ -166,8 +165,7 @@ class _Run:
         _give_back()
 
     def _output(self, number: int, spills: list[Any], progress: Progress) -> None:
-        name = self.plan.outputs[number].name
-        place = self.place.out / f"{name}.partial"
+        place = self.place.partial / self.plan.outputs[number].name
         rows, sha256 = self.kind.write(self.plan, number, place, spills)
         for file in self._read_for(number):
             check_unchanged(file)

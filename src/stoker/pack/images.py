@@ -20,6 +20,7 @@ from stoker.pack import keys
 from stoker.pack.hashing import Hashing
 from stoker.pack.plan import VERSION, Options, Output, Plan, SourceFile, count_for, split, stamp
 from stoker.pack.spill import steps
+from stoker.pack.staging import MANIFEST
 
 _LOOKED_AT = 16
 """Images whose size is read before a plan is made: the largest files, for what memory they need, and some others."""
@@ -106,6 +107,8 @@ def _folders(names: Sequence[str], row_bytes: float) -> Iterator[Output]:
         name = top if "/" in names[start] else _renamed(top)
         if name.startswith("."):
             raise UsageError(f"{name} is hidden; move it away, or give it another name")
+        if name == MANIFEST:
+            raise UsageError(f"a class is called {name}, as the list of what was packed is; give it another name")
         yield Output(name, start, start + count, int(count * row_bytes))
         start += count
 

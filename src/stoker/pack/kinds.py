@@ -11,7 +11,7 @@ from stoker.loader.source import paths, volume
 from stoker.pack.plan import Options, Plan
 
 _TEXT = (".jsonl", ".ndjson", ".txt", ".jsonl.gz", ".jsonl.zst", ".ndjson.gz", ".ndjson.zst", ".txt.gz", ".txt.zst")
-_IMAGES = (".jpg", ".jpeg", ".png", ".webp")
+_IMAGES = paths.IMAGES
 
 
 class Layout(Protocol):

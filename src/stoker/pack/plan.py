@@ -28,6 +28,7 @@ class Options:
     memory_bytes: int = 1 << 30
     row_group: int | None = None
     patch: tuple[int, ...] | None = None
+    missing: Literal["raise", "fill"] = "raise"
     size: tuple[int, ...] | None = None
     raw: bool = False
     quality: int = 90
@@ -98,6 +99,12 @@ class Plan:
     def output_bytes(self) -> int:
         """About what will be written."""
         return sum(output.bytes for output in self.outputs)
+
+    @property
+    def dealt_bytes(self) -> int:
+        """About what all rows take in memory, and on disk between the two passes of a shuffle."""
+        tokens = 2 * self.output_bytes if self.kind == "text" else 0  # they take four bytes until they are written
+        return max(self.source_bytes, int((self.rows or 0) * (self.row_bytes + 8)), tokens)
 
     def digest(self) -> str:
         """The plan in a few characters."""

@@ -1,6 +1,8 @@
 """Rows of Parquet files, to Parquet files with row groups of a chosen size."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,10 @@ from stoker.pack.spill import SavedTable, TableSpill, merge
 
 _GROUP_BYTES = 1 << 20
 _TABLE = "table.arrow"
+_LOOKED_AT, _LOOK_BYTES, _LOOK_ROWS = 16, 1 << 20, 1 << 14
+"""Row groups of which a part is decoded before a plan is made, for what rows take in memory, and how large a part."""
+_BATCH_BYTES, _BUFFER_BYTES = 1 << 22, 1 << 20
+"""What is decoded, and read, at once."""
 _COPIES = 4
 """Reading, taking and writing a table holds it so many times."""
 
@@ -32,10 +38,14 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
     rows = sum(one.metadata.num_rows for one in opened)
     if not rows:
         raise NoDataError(f"there is no row in {len(files)} files, the first of which is {files[0]}")
-    row_bytes = _row_bytes(files[0], next(one for one in opened if one.metadata.num_rows))
+    groups = _groups(files, opened)
+    total = sum(group.bytes for group in groups)
+    row_bytes = total / rows
     each = min(options.shard_bytes, options.memory_bytes // (4 * _COPIES))
-    count = min(rows, count_for(rows * row_bytes, each))
-    runs = keys.runs(options.seed, rows, count) if options.shuffle else split(rows, count)
+    count = min(rows, count_for(total, each))
+    runs = keys.runs(options.seed, rows, count) if options.shuffle else _even(groups, count)
+    pieces = list(_pieces(groups, each)) if options.shuffle else []
+    held = [(b - a) * row_bytes for a, b in runs] if options.shuffle else _held(groups, runs)
     stored = sum(Path(file).stat().st_size for file in files) / rows
     group = options.row_group or int(np.clip(_GROUP_BYTES / row_bytes, 100, 100_000))
     return Plan(
@@ -45,16 +55,20 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
         rows=rows,
         row_bytes=row_bytes,
         seed=options.seed if options.shuffle else None,
-        settings={"row_group": group, "compression": "zstd" if options.compress else "none"},
-        pieces=tuple(_pieces(opened, row_bytes, each)) if options.shuffle else (),
+        settings={
+            "row_group": group,
+            "compression": "zstd" if options.compress else "none",
+            "largest_bytes": int(max([*held, *_held(groups, pieces)])),
+        },
+        pieces=tuple(Piece(*run) for run in pieces),
         outputs=tuple(
             Output(
                 f"rows-{number:05}-of-{len(runs):05}.parquet",
                 start,
                 stop,
-                int((stop - start) * (stored if options.compress else row_bytes)),
+                int((stop - start) * stored if options.compress else memory_bytes),
             )
-            for number, (start, stop) in enumerate(runs)
+            for number, ((start, stop), memory_bytes) in enumerate(zip(runs, held, strict=True))
         ),
         writer=f"pyarrow {pa.__version__}",
     )
@@ -64,7 +78,7 @@ def _open(file: str) -> pq.ParquetFile:
     if nbytes(file) == 0:
         raise EmptyFileError(file, "the file is empty; expected Parquet")
     try:
-        return pq.ParquetFile(file)
+        return pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     except (OSError, pa.ArrowException) as error:
         raise CorruptError(file, f"cannot be read as Parquet ({error})") from error
 
@@ -86,34 +100,94 @@ def _tell(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
-def _row_bytes(path: str, file: pq.ParquetFile) -> float:
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A row group: its first row among those of all files, and about what its rows take in memory."""
+
+    start: int
+    stop: int
+    bytes: float
+
+
+def _groups(paths: Sequence[str], files: Sequence[pq.ParquetFile]) -> list[_Group]:
+    """All row groups. What a few of them take once decoded, for a byte of the file, is taken for all."""
+    places = [
+        (path, file, number)
+        for path, file in zip(paths, files, strict=True)
+        for number in range(file.metadata.num_row_groups)
+        if file.metadata.row_group(number).num_rows
+    ]
+    some = np.unique(np.linspace(0, len(places) - 1, min(_LOOKED_AT, len(places))).astype(int)).tolist()
+    looks = [_look(*places[at]) for at in some]
+    growth = sum(held for held, _ in looks) / max(1.0, sum(stored for _, stored in looks))
+    found, start = [], 0
+    for _, file, number in places:
+        group = file.metadata.row_group(number)
+        held = max(float(group.num_rows), growth * group.total_byte_size)  # rows of nulls take nothing
+        found.append(_Group(start, start + group.num_rows, held))
+        start += group.num_rows
+    return found
+
+
+def _look(path: str, file: pq.ParquetFile, number: int) -> tuple[float, float]:
+    """Memory that the first rows of a row group take, and what they take in the file, not compressed."""
+    group = file.metadata.row_group(number)
+    each = max(1.0, group.total_byte_size / group.num_rows)
     try:
-        table = file.read_row_group(0)
-    except (OSError, pa.ArrowException) as error:
-        raise CorruptError(path, f"row group 0 cannot be read ({error})", 0) from error
-    each: float = table.nbytes / max(1, table.num_rows)
-    return max(1.0, each)
+        batch = next(file.iter_batches(int(np.clip(_LOOK_BYTES / each, 1, _LOOK_ROWS)), row_groups=[number]))
+    except (OSError, pa.ArrowException, StopIteration) as error:
+        raise CorruptError(path, f"row group {number} cannot be read ({error})", 0) from error
+    share = batch.num_rows / group.num_rows
+    return sum(_column_bytes(column, share) for column in batch.columns), each * batch.num_rows
 
 
-def _pieces(files: Sequence[pq.ParquetFile], row_bytes: float, each: int) -> Iterator[Piece]:
-    """Whole row groups, as many as fit."""
+def _column_bytes(column: pa.Array, share: float) -> float:
+    """Memory of some rows of a column; a dictionary serves all rows of the group."""
+    if pa.types.is_dictionary(column.type):
+        return float(column.indices.nbytes + share * column.dictionary.nbytes)
+    return float(column.nbytes)
+
+
+def _even(groups: Sequence[_Group], count: int) -> list[tuple[int, int]]:
+    """Runs of rows that take about the same memory; none is empty."""
+    ends = np.cumsum([group.bytes for group in groups])
+    bounds = np.interp(np.linspace(0, ends[-1], count + 1), [0, *ends], [0, *(group.stop for group in groups)])
+    rows = np.arange(count + 1)
+    last = groups[-1].stop
+    bounds = np.maximum.accumulate(np.maximum(bounds.astype(np.int64) - rows, 0)) + rows
+    return list(pairwise(np.minimum(bounds, last - count + rows).tolist()))
+
+
+def _held(groups: Sequence[_Group], runs: Sequence[tuple[int, int]]) -> list[float]:
+    """About the memory of runs of rows."""
+    ends, stops = np.cumsum([0, *(group.bytes for group in groups)]), [0, *(group.stop for group in groups)]
+    found: list[float] = np.diff(np.interp(np.array(runs).reshape(-1, 2), stops, ends), axis=1).ravel().tolist()
+    return found
+
+
+def _pieces(groups: Sequence[_Group], each: int) -> Iterator[tuple[int, int]]:
+    """Whole row groups, as many as fit; parts of one that does not."""
     start = stop = 0
-    for file in files:
-        for group in range(file.metadata.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
-            if stop > start and (stop + rows - start) * row_bytes > each:
-                yield Piece(start, stop)
-                start = stop
-            stop += rows
+    held = 0.0
+    for group in groups:
+        if stop > start and held + group.bytes > each:
+            yield start, stop
+            start, held = stop, 0.0
+        parts = split(group.stop - group.start, min(group.stop - group.start, count_for(group.bytes, each)))
+        for low, high in parts[:-1]:
+            yield group.start + low, group.start + high
+            start = group.start + high
+        stop, held = group.stop, held + group.bytes / len(parts)
     if stop > start:
-        yield Piece(start, stop)
+        yield start, stop
 
 
 def need_bytes(plan: Plan) -> int:
     """The most memory that one piece of work takes."""
     runs: list[Piece | Output] = [*plan.pieces, *plan.outputs]
     largest = max(one.stop - one.start for one in runs)
-    return int(_COPIES * largest * (plan.row_bytes + 8))
+    held = int(plan.settings.get("largest_bytes") or largest * plan.row_bytes)  # plans had no such setting once
+    return _COPIES * (held + 8 * largest)
 
 
 def spill(plan: Plan, number: int, folder: Path | None) -> TableSpill | None:
@@ -154,12 +228,13 @@ def _read(plan: Plan, start: int, stop: int) -> pa.Table:
         rows = source.rows or 0
         low, high = max(start, first), min(stop, first + rows)
         if low < high:
-            parts.append(_read_file(source.path, low - first, high - first))
+            parts.append(_read_file(source.path, low - first, high - first, plan.row_bytes))
         first += rows
     return pa.concat_tables(parts).combine_chunks()
 
 
-def _read_file(path: str, start: int, stop: int) -> pa.Table:
+def _read_file(path: str, start: int, stop: int, row_bytes: float) -> pa.Table:
+    """Rows of a file, without holding others: a row group may be far larger than what is wanted of it."""
     with _open(path) as file:
         wanted: list[int] = []
         at = skip = 0
@@ -169,7 +244,17 @@ def _read_file(path: str, start: int, stop: int) -> pa.Table:
                 skip = skip if wanted else start - at
                 wanted.append(group)
             at += rows
+        parts, left = [], stop - start
+        at_once = int(np.clip(_BATCH_BYTES / row_bytes, 1, 1 << 16))
         try:
-            return file.read_row_groups(wanted).slice(skip, stop - start)
+            for batch in file.iter_batches(at_once, row_groups=wanted):
+                part = batch.slice(skip, left)
+                skip = max(0, skip - batch.num_rows)
+                if part.num_rows:
+                    parts.append(part)
+                    left -= part.num_rows
+                if not left:
+                    break
         except (OSError, pa.ArrowException) as error:
             raise CorruptError(path, f"row groups {wanted[0]} to {wanted[-1]}: {error}", start) from error
+        return pa.Table.from_batches(parts, file.schema_arrow)

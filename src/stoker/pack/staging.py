@@ -3,6 +3,7 @@
 DST.packing/plan.json      what is being done
 DST.packing/done.jsonl     a line for each finished output, with its checksums
 DST.packing/spill/         what the first pass of a shuffle leaves for the second
+DST.packing/partial/       outputs that are being written
 DST.packing/out/           finished outputs; becomes DST
 """
 
@@ -52,6 +53,7 @@ class Staging:
         self.folder = destination.with_name(f"{destination.name}.packing")
         self.out = self.folder / "out"
         self.spill = self.folder / "spill"
+        self.partial = self.folder / "partial"
         self._journal = self.folder / "done.jsonl"
         self._lock = threading.Lock()
         self._held: Any = None
@@ -68,9 +70,11 @@ class Staging:
             self._check_same(told)
         else:
             _write_whole(told, plans.to_json(self.plan))
-        self.out.mkdir(exist_ok=True)
-        self.spill.mkdir(exist_ok=True)
-        for left in [*self.out.glob("*.partial*"), *self.spill.glob("*.partial")]:
+        remove(self.partial)
+        for folder in (self.out, self.spill, self.partial):
+            folder.mkdir(exist_ok=True)
+        names = {output.name for output in self.plan.outputs}
+        for left in [*(one for one in self.out.iterdir() if one.name not in names), *self.spill.glob("*.partial")]:
             remove(left)
         return self._finished()
 

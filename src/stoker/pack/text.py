@@ -10,16 +10,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from stoker.errors import UsageError
+from stoker.errors import StokerError, UsageError
 from stoker.loader.source import documents, tokens
 from stoker.loader.source.tokenise import Recipe, Spent, largest, tokenizer_text, write_documents
 from stoker.pack import keys
 from stoker.pack.plan import VERSION, Options, Output, Piece, Plan, count_for, source_file
 from stoker.pack.spill import SavedTable, TableSpill, merge
 
-_TOKEN_BYTES = 0.5
-"""A guess: a token of two bytes for every four of text. Only estimates and the number of outputs depend on it."""
+_TOKENS = 0.25
+"""A guess, for a file that says nothing: tokens for every byte of it."""
+_LOOKED_AT, _LOOK_CHARACTERS = 4, 1 << 16
+"""Files of each kind that are tokenised before a plan is made, and how much of each, for how many tokens there will
+be: a byte may be a token, and the tenth part of a text that was compressed. The number of outputs depends on it."""
 _COPIES = 6
+_TOKENIZER_BYTES = 1 << 26
+"""What a tokenizer takes for a batch of documents, and keeps."""
+_HELD_BYTES = 24
+"""Of a token, while the documents of an output are put in order and written."""
 
 
 def make_plan(files: Sequence[str], options: Options) -> Plan:
@@ -29,17 +36,20 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
     if options.compress:
         raise UsageError("tokens are mapped as they lie, so they are never compressed; leave --compress out")
     text = tokenizer_text(options.tokenizer)
+    recipe = Recipe(text, options.column, options.documents, options.end)
+    tokenizer = recipe.load()
+    dtype = tokens.narrowest(largest(tokenizer))
     sources = tuple(source_file(file, None) for file in files)
-    total = sum(source.bytes for source in sources) * _TOKEN_BYTES
+    each = _tokens_per_byte(files, recipe, tokenizer)
+    sizes = [source.bytes * each[Path(source.path).suffix] * dtype.itemsize for source in sources]
     if options.shuffle:
-        count = count_for(total, min(options.shard_bytes, options.memory_bytes // (2 * _COPIES)))
-        outputs = [Output(f"text-{i:05}-of-{count:05}.tokens", 0, 0, int(total / count)) for i in range(count)]
+        fit = options.memory_bytes // 6 * dtype.itemsize // _HELD_BYTES
+        count = count_for(sum(sizes), min(options.shard_bytes, fit))
+        outputs = [Output(f"text-{i:05}-of-{count:05}.tokens", 0, 0, int(sum(sizes) / count)) for i in range(count)]
     else:
         outputs = [
-            Output(f"text-{i:05}-of-{len(files):05}.tokens", i, i + 1, int(source.bytes * _TOKEN_BYTES))
-            for i, source in enumerate(sources)
+            Output(f"text-{i:05}-of-{len(files):05}.tokens", i, i + 1, int(size)) for i, size in enumerate(sizes)
         ]
-    recipe = Recipe(text, options.column, options.documents, options.end)
     return Plan(
         version=VERSION,
         kind="text",
@@ -52,7 +62,7 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
             "column": options.column,
             "documents": options.documents,
             "end": options.end,
-            "dtype": tokens.narrowest(largest(recipe.load())).str,
+            "dtype": dtype.str,
             "part_bytes": options.memory_bytes // (4 * _COPIES),
         },
         pieces=tuple(Piece(i, i + 1) for i in range(len(files))) if options.shuffle else (),
@@ -61,12 +71,42 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
     )
 
 
+def _tokens_per_byte(files: Sequence[str], recipe: Recipe, tokenizer: Any) -> dict[str, float]:
+    """How many tokens a byte of a file becomes, by the end of its name."""
+    found = {}
+    for suffix in {Path(file).suffix for file in files}:
+        alike = [file for file in files if Path(file).suffix == suffix]
+        some = np.linspace(0, len(alike) - 1, min(_LOOKED_AT, len(alike))).astype(int).tolist()
+        looks = [_look(alike[at], recipe, tokenizer) for at in some]
+        read = sum(one[1] for one in looks)
+        found[suffix] = sum(one[0] for one in looks) / read if read else _TOKENS
+    return found
+
+
+def _look(path: str, recipe: Recipe, tokenizer: Any) -> tuple[float, int]:
+    """How many tokens the first documents of a file become, and how many bytes of the file they are."""
+    try:
+        texts, read = next(iter(documents.batches(path, recipe.column, recipe.unit, lambda _: None)), ([], 0))
+    except StokerError:  # said when the file's turn comes
+        return 0.0, 0
+    characters = np.cumsum([len(text) for text in texts])
+    few = texts[: int(np.searchsorted(characters, _LOOK_CHARACTERS)) + 1]
+    if not few:
+        return 0.0, 0
+    counted = sum(len(one.ids) for one in tokenizer.encode_batch_fast([text[:_LOOK_CHARACTERS] for text in few]))
+    seen = sum(min(len(text), _LOOK_CHARACTERS) for text in few)
+    if Path(path).suffix in documents.PACKED:  # how much of it was read is not known: a decompressor reads ahead
+        return documents.growth(path) * counted, seen
+    return counted * float(characters[-1]) / max(1, seen), read
+
+
 def need_bytes(plan: Plan) -> int:
     """The most memory that one piece of work takes."""
     part = plan.settings["part_bytes"]
     assert isinstance(part, int)
-    held = max(output.bytes for output in plan.outputs) if plan.seed is not None else 0
-    return _COPIES * max(1 << 24, min(part, plan.source_bytes), held)
+    most = max(output.bytes for output in plan.outputs) if plan.seed is not None else 0
+    held = most * _HELD_BYTES // np.dtype(str(plan.settings["dtype"])).itemsize
+    return _TOKENIZER_BYTES + max(_COPIES * max(1 << 24, min(part, 2 * plan.output_bytes)), held)
 
 
 def _recipe(plan: Plan) -> Recipe:

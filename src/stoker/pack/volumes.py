@@ -1,5 +1,6 @@
 """Volumes, to Zarr arrays with chunks that match the patch."""
 
+import os
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,18 +25,13 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
     if options.shuffle:
         raise UsageError("patches of volumes are drawn at random when they are loaded; leave --shuffle out")
     outputs = []
-    for file in files:
+    for file, name in zip(files, _names(files), strict=True):
         volume = open_volume(file)
         shape = spatial(volume, options.patch)
         if len(shape) < len(options.patch) or any(s < p for s, p in zip(shape, options.patch, strict=True)):
             raise OtherTypeError(file, f"has shape {volume.shape}, which is smaller than the patch {options.patch}")
         count = int(np.prod(volume.shape, dtype=np.int64)) * volume.dtype.itemsize
-        name = f"{Path(file).name.partition('.')[0]}{ZARR}"
-        outputs.append(Output(name, 0, 1, int(count * (_SAVING if options.compress else 1))))
-    names = [output.name for output in outputs]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"two volumes would become {twice}; pack them into different folders")
+        outputs.append(Output(f"{name}{ZARR}", 0, 1, int(count * (_SAVING if options.compress else 1))))
     return Plan(
         version=VERSION,
         kind="volumes",
@@ -43,11 +39,31 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
         rows=len(files),
         row_bytes=float(zarrs.SHARD_BYTES),
         seed=None,
-        settings={"patch": ",".join(map(str, options.patch)), "compress": options.compress},
+        settings={
+            "patch": ",".join(map(str, options.patch)),
+            "compress": options.compress,
+            **({"missing": options.missing} if options.missing != "raise" else {}),
+        },
         pieces=(),
         outputs=tuple(outputs),
         writer=f"tensorstore {_installed()}",
     )
+
+
+def _names(files: Sequence[str]) -> list[str]:
+    """What the volumes are called from now on: as their files, with as much of the path as tells them apart."""
+    whole = [Path(file).absolute() for file in files]  # a link is called as it is, not as what it leads to
+    shared = Path(os.path.commonpath([one.parent for one in whole]))
+    for name in (
+        lambda one: one.name.partition(".")[0],
+        lambda one: one.name.removesuffix(one.suffix),
+        lambda one: "-".join(part.removesuffix(ZARR) for part in one.relative_to(shared).with_suffix("").parts),
+    ):
+        found = [name(one) for one in whole]
+        if len(set(found)) == len(found) and not any(one.startswith(".") or not one for one in found):
+            return found
+    twice = next(name for name in found if found.count(name) > 1 or name.startswith("."))
+    raise UsageError(f"two volumes would become {twice}{ZARR}, or none has a name; pack them into different folders")
 
 
 def _installed() -> str:
@@ -72,7 +88,7 @@ def saved(plan: Plan, folder: Path) -> None:
 
 def write(plan: Plan, number: int, place: Path, spills: Sequence[Any]) -> tuple[int, None]:  # noqa: ARG001
     """Write an array, shard by shard; returns 1."""
-    volume = open_volume(plan.files[number].path)
+    volume = open_volume(plan.files[number].path, fill_missing=plan.settings.get("missing") == "fill")
     patch = tuple(int(part) for part in str(plan.settings["patch"]).split(","))
     chunk = zarrs.chunks_for(patch, volume.shape)
     compress = bool(plan.settings["compress"])
