@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from diagnose.runs import facts as made_up
@@ -50,15 +50,45 @@ def test_a_loader_that_works_gets_no_more_than_twice_the_cores() -> None:
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=2, max_size=8), st.floats(1.0, 1.6))
+@example([0.5, 0.5], 1.5)  # one worker is simulated as good as two
+@example([2.0, 0.5], 1.0)  # four workers are simulated five percent above two
 @settings(max_examples=25, deadline=None)
 def test_of_two_numbers_of_workers_that_are_simulated_alike_the_smaller_is_tried_first(
     work: list[float], spread: float
 ) -> None:
     working = replace(WAITING, work_s=tuple(work), wait_s=(0.0,) * len(work), loop_cpu_s=0.3, spread=spread)
-    found = [one for one in ideas(situation(pipeline=working)) if set(one.knobs) == {"num_workers"}]
-    assert [one.knobs["num_workers"] for one in found][:2] in ([2, 4], [2], [4])
-    if len(found) > 1:
-        assert found[1].neighbour
+    now = situation(pipeline=working)
+    found = [one for one in ideas(now) if set(one.knobs) == {"num_workers"}]
+    counts = [int(one.knobs["num_workers"] or 0) for one in found]
+    assert counts
+    assert counts == sorted(counts)
+    assert [one.neighbour for one in found] == [False, True][: len(found)]
+    fewer = [now.ratio({"num_workers": count}) or 0.0 for count in worker_counts(working, 2) if count < counts[0]]
+    first = now.ratio({"num_workers": counts[0]}) or 0.0
+    assert all(ratio < 0.98 * first for ratio in fewer)
+
+
+def test_what_else_a_cause_asks_for_has_not_all_of_its_gain_where_the_simulation_sees_that() -> None:
+    """Two workers are simulated to double the rate; keeping the one alive, to bring nothing."""
+    one = replace(WAITING, workers=1, work_s=(0.1,), wait_s=(0.0,), loop_wait_s=0.02)
+    set_ = replace(FACTS, num_workers=1, prefetch_factor=2)
+    said = saying(finding("too-few-workers", 1.9, ("persistent_workers", True), ("num_workers", 2)))
+    found = [dict(idea.knobs) for idea in ideas(situation(pipeline=one, facts=set_, said=said))]
+    assert found[0] == {"num_workers": 2}
+    assert {"persistent_workers": True} not in found
+    # Where it sees nothing of a cause, the experiments that found it are believed.
+    alone = saying(finding("worker-respawn", 1.9, ("persistent_workers", True)))
+    found = [dict(idea.knobs) for idea in ideas(situation(pipeline=one, facts=set_, said=alone))]
+    assert {"persistent_workers": True} in found
+
+
+def test_two_workers_on_two_cores_come_before_four_that_are_simulated_a_little_faster() -> None:
+    """As measured on the events case: 1.64 and 1.68 were simulated."""
+    events = replace(WAITING, work_s=(1.0, 3.0), wait_s=(0.0, 0.0), loop_cpu_s=0.312, loop_wait_s=0.001, spread=1.24)
+    now = situation(pipeline=events)
+    simulated = [now.ratio({"num_workers": count}) or 0.0 for count in (2, 4)]
+    assert simulated[0] < 0.98 * simulated[1]
+    assert next(one.knobs["num_workers"] for one in ideas(now)) == 2
 
 
 def test_workers_that_crowd_the_cores_are_tried_fewer_whatever_the_simulation_says() -> None:

@@ -111,6 +111,36 @@ def test_steps_that_are_only_queued_take_what_the_device_takes_for_them(
     assert sample.step_s >= 0.0999  # queuing one takes a few milliseconds
 
 
+DEEP = """
+import time, torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Data(Dataset):
+    def __len__(self):
+        return 4000
+    def __getitem__(self, i):
+        time.sleep(0.05)
+        return torch.zeros(2)
+
+model = nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step, x in enumerate(DataLoader(Data(), batch_size=1, num_workers=1, prefetch_factor=64)):
+    time.sleep(0.02 if step else 3)
+    model(x).sum().backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def test_batches_that_lay_ready_do_not_make_an_epoch_shorter_than_making_them_takes(tmp_path: Path) -> None:
+    """After its slow first step the loop finds sixty batches, and a short trial sees no others."""
+    (tmp_path / "train.py").write_text(LIGHT + DEEP)
+    command = Command([sys.executable, str(tmp_path / "train.py")])
+    sample = measure(command, {}, tmp_path / "deep", choose(seconds=120), Manner(0.2))
+    assert sample.steps < 60
+    assert sample.step_s is not None
+    assert sample.step_s > 0.045  # a worker sleeps 0.05 s for each
+
+
 def test_a_recorded_device_takes_the_place_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile = DeviceProfile("A100", 4, (0.02,), (0.06,), (0.02,), None)
     (tmp_path / "profile.json").write_text(json.dumps(encode(profile)))

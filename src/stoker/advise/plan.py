@@ -17,6 +17,9 @@ WORTH = 1.03
 """The least gain that is worth a trial; the decisions use the same figure."""
 NEAR = 0.98
 """Of settings that are simulated this close to the best, the smallest is taken: it costs less memory."""
+CROWDED = 0.95
+"""What a simulated rate with more workers than cores is taken for: they cost caches that no simulation knows. Four
+workers were simulated 2 % above two, and a grid of the same script had them 15 % behind (docs/trials.md)."""
 WAITING_SHARE = 0.3
 """Workers that wait this much of their time may be more than the cores."""
 GROWTH = 2
@@ -101,7 +104,7 @@ def ideas(now: Situation) -> list[Idea]:
         key = tuple(sorted(idea.knobs.items()))
         if key not in found and _is_open(idea, now):
             found[key] = idea
-    return sorted(found.values(), key=lambda idea: -idea.expected * (NEAR if idea.neighbour else 1.0))
+    return sorted(found.values(), key=lambda idea: -idea.expected * (NEAR * CROWDED if idea.neighbour else 1.0))
 
 
 def _is_open(idea: Idea, now: Situation) -> bool:
@@ -117,13 +120,18 @@ def _is_open(idea: Idea, now: Situation) -> bool:
 
 def _from_findings(now: Situation) -> Iterator[Idea]:
     for finding in now.said.findings if now.said else ():
-        for candidate in finding.candidates:
-            if candidate.kind == "knob" and candidate.knob is not None:
-                yield from _from_candidate(now, finding, candidate, candidate.knob)
+        knobs = [(one, one.knob) for one in finding.candidates if one.kind == "knob" and one.knob is not None]
+        # Where the simulation sees what one knob brings against a cause, it is right about the others of it too.
+        fresh = [{name: one.value} for one, name in knobs if name not in now.base]
+        is_seen = any((now.ratio(one) or 0.0) >= WORTH for one in fresh)
+        for candidate, name in knobs:
+            yield from _from_candidate(now, finding, candidate, name, is_seen=is_seen)
     yield from _larger_batch(now)
 
 
-def _from_candidate(now: Situation, finding: Finding, candidate: Candidate, name: str) -> Iterator[Idea]:
+def _from_candidate(
+    now: Situation, finding: Finding, candidate: Candidate, name: str, *, is_seen: bool
+) -> Iterator[Idea]:
     if (name in now.base and name != "num_workers") or (name in OF_WORKERS and not now.workers):
         return
     knobs = {name: candidate.value}
@@ -134,7 +142,7 @@ def _from_candidate(now: Situation, finding: Finding, candidate: Candidate, name
         bound = max(bound / now.gained, 1.0)
     predicted = now.ratio(knobs)
     why = f"{candidate.text} ({finding.cause})"
-    if predicted is not None and predicted < WORTH <= bound:
+    if predicted is not None and predicted < WORTH <= bound and not is_seen:
         predicted = None  # the experiments inside the run saw a gain that the simulation does not: try it
     yield Idea(knobs, why, finding.cause, predicted, None if predicted is not None else bound)
 
@@ -185,9 +193,9 @@ def _workers(now: Situation, pipeline: Pipeline) -> Iterator[Idea]:
     }
     if not safe:
         return
-    most = max(kept.values())
-    best = min(count for count, ratio in kept.items() if ratio >= NEAR * most)
-    above = [count for count in safe if count > best and kept[count] >= NEAR * most]
+    weighed = {count: ratio * (CROWDED if count > now.cores else 1.0) for count, ratio in kept.items()}
+    near = [count for count in safe if weighed[count] >= NEAR * max(weighed.values())]
+    best, above = near[0], near[1:]
     for count in (best, *above[:1]):
         more = count > pipeline.workers
         why = "batches are made in parallel while cores are idle" if more else "fewer processes share the cores"

@@ -2,14 +2,17 @@
 
 import json
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
 
 from stoker.attribute import attribute
+from stoker.attribute.batches import passes_of, train_workers
 from stoker.errors import UsageError
 from stoker.observe.launch import prepare
 from stoker.observe.meters import Meters
@@ -201,7 +204,7 @@ def _sample(place: Path, outcome: Outcome) -> Sample:
     device_s = pipeline.device_s if pipeline else None
     return Sample(
         outcome=outcome,
-        step_s=_step_s(named, device_s or 0.0) if finished and len(named.steps) >= FEWEST_STEPS else None,
+        step_s=_step_s(seen, named, device_s or 0.0) if finished and len(named.steps) >= FEWEST_STEPS else None,
         steps=len(named.steps),
         batch_size=loader.batch_size if loader else None,
         loader=loader,
@@ -252,17 +255,36 @@ def _pipeline(seen: Observation, named: Attribution, peak_bytes: int | None) -> 
     return found.thinned(every)
 
 
-def _step_s(named: Attribution, device_s: float) -> float | None:
+def _step_s(seen: Observation, named: Attribution, device_s: float) -> float | None:
     """Seconds a step over a whole epoch: its first batch, its head and its steady steps.
 
     A loop that waits for its device only now and then queues steps faster than they are done: they take at least what
-    the device was busy with one.
+    the device was busy with one. Nor can an epoch be over before its batches are made, however many lay ready for the
+    steps that were seen.
     """
     parts = epoch_parts(named)
     if parts is None:
         return max(named.steady.mean_step_s, device_s) if named.steady else None
     length = next(one.length for one in named.passes if one.is_train and one.length)
-    return parts.first_batch_s / length + max((parts.head_s + parts.steady_s) / length, device_s)
+    after_s = max(parts.head_s + parts.steady_s, _making_s(seen, named, length))
+    return parts.first_batch_s / length + max(after_s / length, device_s)
+
+
+def _making_s(seen: Observation, named: Attribution, length: int) -> float:
+    """What workers need for the batches of an epoch that are not made when the first one comes; 0 without workers."""
+    makers = [one for one in train_workers(seen, seen.tracks[0], named) if one.worker is not None]
+    ends = sorted(batch.end_ns for maker in makers for batch in maker.batches)
+    before: list[int] = []
+    made, making_s = 0, 0.0
+    for one, _ in passes_of(named):
+        came_ns = one.start_ns + round(one.first_batch_s * 1e9)
+        first, last = bisect_right(ends, came_ns), bisect_right(ends, one.end_ns)
+        before.append(first - bisect_right(ends, one.start_ns))
+        made += last - first
+        making_s += (ends[last - 1] - came_ns) / 1e9 if last > first else 0.0
+    if made < max(len(makers), FEWEST_STEPS):
+        return 0.0
+    return max(length - median(before), 0.0) * making_s / made
 
 
 def _notes(directory: Path) -> Iterator[dict[str, Any]]:
