@@ -647,25 +647,39 @@ def test_workers_that_crowd_the_cores_slow_down_the_whole_loader_not_only_the_ma
     assert "too-many-workers" in found(run)
 
 
+def after_steps(line: Line, *hot: HotLine, **changes: Any) -> Facts:
+    """A loop that is at one line between each step and the next batch."""
+    events = [(at * 100 * MS + 60 * MS, Kind.OPTIMIZER << 1 | 1) for at in range(100)]
+    events += [(at * 100 * MS + 99 * MS, Kind.NEXT << 1) for at in range(100)]
+    times, codes = zip(*sorted(events), strict=True)
+    looks = tuple(at * 100 * MS + 80 * MS for at in range(100))
+    busy = phases(facts(device_step_s=None, **changes), forward=0.05, other=0.05)
+    columns: dict[str, Any] = {"times_ns": times, "codes": codes, "sample_times_ns": looks}
+    track = dataclasses.replace(busy.track, **columns, sample_lines=(0,) * 100, lines=(line,))
+    return named(
+        dataclasses.replace(busy, track=track), hot_lines=hot, phases=(*busy.named.phases, Phase("other", 5.0, 0.25))
+    )
+
+
 def test_what_else_a_function_does_that_saves_is_no_logging() -> None:
     def run(function: str) -> Facts:
-        line = Line("train.py", 47, function, "os.replace")
-        events = [(at * 100 * MS + 60 * MS, Kind.OPTIMIZER << 1 | 1) for at in range(100)]
-        events += [(at * 100 * MS + 99 * MS, Kind.NEXT << 1) for at in range(100)]
-        times, codes = zip(*sorted(events), strict=True)
-        looks = tuple(at * 100 * MS + 80 * MS for at in range(100))
-        busy = phases(facts(device_step_s=None), forward=0.05, other=0.05)
-        columns: dict[str, Any] = {"times_ns": times, "codes": codes, "sample_times_ns": looks}
-        track = dataclasses.replace(busy.track, **columns, sample_lines=(0,) * 100, lines=(line,))
-        hot = (HotLine("train.py", 46, "save", 0.3, "checkpoint"), HotLine("train.py", 47, function, 0.3, "other"))
-        return named(
-            dataclasses.replace(busy, track=track),
-            hot_lines=hot,
-            phases=(*busy.named.phases, Phase("other", 5.0, 0.25)),
-        )
+        hot = HotLine("train.py", 46, "save", 0.3, "checkpoint"), HotLine("train.py", 47, function, 0.3, "other")
+        return after_steps(Line("train.py", 47, function, "os.replace"), *hot)
 
     assert "logging-stall" in found(run("plot"))
     assert "logging-stall" not in found(run("save"))
+
+
+@pytest.mark.parametrize(("beside", "logs"), [("logging", True), ("other", False), ("backward", False)])
+def test_operations_of_a_function_that_logs_and_does_not_train_are_logging(beside: str, *, logs: bool) -> None:
+    """Histograms of all weights for a file of its own, seen in a script of a stranger: a loop of operations."""
+    loop = LineOps("train.py", 47, "note", 400, 400, 0, repeats=64)
+    probes = Probes(inspection=dataclasses.replace(inspected(ops=500), lines=(loop,), places=("train.py:47",)))
+    hot = [HotLine("train.py", 47, "note", 0.3, "other"), HotLine("train.py", 50, "note", 0.05, beside)]
+    hot += [HotLine("train.py", 51, "note", 0.05, "logging")] * (beside == "backward")
+    run = after_steps(Line("train.py", 47, "note", "train.note"), *hot, probes=probes, compute_s=0.1)
+    assert ("logging-stall" in found(run)) == logs
+    assert ("python-loop" in found(run)) == (not logs)
 
 
 def test_code_of_the_scripts_own_on_a_batch_is_no_work_of_the_model() -> None:

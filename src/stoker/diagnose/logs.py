@@ -84,22 +84,24 @@ def _place(facts: Facts, lines: set[tuple[str, int]]) -> str | None:
 def _aside(facts: Facts) -> set[tuple[str, int]]:
     """Lines that are seen after an optimizer's step and before the next batch is asked for, and start no operation.
 
-    Where no loader is asked, those that stand below the step in the script.
+    Where no loader is asked, those that stand below the step in the script. In a function that logs and does not train,
+    operations too: what they come to is written down.
     """
     inspected = facts.probes.inspection
     spans = list(_after_steps(facts))
     starts = [start for start, _ in spans]
     places = set(inspected.places) if inspected else set()
-    saving = _saving(facts)
+    saving, writing = _saving(facts), _writing(facts)
     lines, seen, aside = facts.track.lines, Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for time_ns, number in zip(facts.track.sample_times_ns, facts.track.sample_lines, strict=True):
         line = lines[number]
         at = bisect_right(starts, time_ns) - 1
         seen[line.file, line.line] += 1
         between = at >= 0 and time_ns < spans[at][1]
-        if (line.file, line.function) in saving:
+        function = line.file, line.function
+        if function in saving or not (between or (line.after_step and facts.facts is None)):
             continue
-        if (between or (line.after_step and facts.facts is None)) and _is_beside(line, places):
+        if function in writing or _is_beside(line, places):
             aside[line.file, line.line] += 1
     return {place for place, count in aside.items() if count >= ASIDE * seen[place] and count > 1}
 
@@ -108,6 +110,13 @@ def _saving(facts: Facts) -> set[tuple[str, str]]:
     """The functions that save: what else they do, renaming say, is a part of it."""
     hot = [line for line in facts.named.hot_lines if line.phase == "checkpoint"]
     return {(line.file, line.function) for line in hot if line.function != MODULE}
+
+
+def _writing(facts: Facts) -> set[tuple[str, str]]:
+    """The functions that log, and have no part in training."""
+    hot = [line for line in facts.named.hot_lines if line.function != MODULE]
+    trains = {(line.file, line.function) for line in hot if line.phase not in PHASES}
+    return {(line.file, line.function) for line in hot if line.phase == "logging"} - trains
 
 
 def _is_beside(line: Line, places: set[str]) -> bool:

@@ -3,7 +3,7 @@
 from stoker.diagnose import noise
 from stoker.diagnose.causes import GAIN, finding
 from stoker.diagnose.facts import MODEL, Facts
-from stoker.diagnose.logs import log_lines, logging_stall, logs
+from stoker.diagnose.logs import beside_steps, logging_stall, logs
 from stoker.records.diagnosis import Finding
 from stoker.records.observed import ARG, Kind
 from stoker.records.probes import Inspection, LineOps
@@ -98,14 +98,13 @@ def python_loop(facts: Facts) -> Finding | None:
     inspected = facts.probes.inspection
     if inspected is None or not inspected.lines or not facts.compute_s:
         return None
-    loops = _loops(inspected)
+    logged = beside_steps(facts)  # what a line makes for its log is logging's
+    loops = [one for one in _loops(inspected) if (one.file, one.line) not in logged]
     if not loops:
         return None
     line = max(loops, key=lambda one: one.in_one_call)
     if facts.device_step_s and facts.device_step_s > DEVICE_FILLS * facts.compute_s:
         return None
-    if (line.file, line.line) in log_lines(facts):
-        return None  # what a line makes for its log is logging's
     saved_s = sum(_line_s(facts, one.file, one.line) for one in _body(inspected, line))
     forward_s = sum(facts.step_part(name) for name in ("forward", "loss", "other"))
     saved_s += facts.step_part("backward") * min(saved_s / forward_s, 1.0) if forward_s else 0.0
