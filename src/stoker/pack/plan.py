@@ -43,10 +43,11 @@ class SourceFile:
     """A file (or a volume's folder) as it was when the plan was made."""
 
     path: str
+    """Or the address of an object, or of a volume, in a store."""
     bytes: int
     rows: int | None
     stamp: str
-    """Changes when the file does, as far as its size and time tell."""
+    """Changes when the file does, as far as its size and time tell; of an object, its size and ETag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,11 @@ def stamp(path: str) -> str:
     at = Path(path)
     files = [at] if at.is_file() else sorted(one for one in at.rglob("*") if one.is_file())
     told = [(one.relative_to(at).as_posix(), one.stat().st_size, one.stat().st_mtime_ns) for one in files]
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+
+
+def stored_stamp(*told: object) -> str:
+    """Changes when what a store says of an object does."""
     return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 
