@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -186,6 +187,25 @@ def test_more_objects_than_are_looked_up_one_by_one_are_listed(
         execute.run(made, tmp_path / "other", memory_bytes=MEMORY)
 
 
+@pytest.mark.parametrize("kind", ["records", "rows", "images"])
+def test_keys_may_hold_what_addresses_do_not(store: Store, tmp_path: Path, kind: str) -> None:
+    how = make(kind, tmp_path / "made", [5, 6])
+    (tmp_path / "made" / "src").rename(tmp_path / "src" / "ü b#1%20+&=")
+    for path in (tmp_path / "src").rglob("*.*"):
+        path.rename(path.with_name(f"0 %41 é#?{path.name}"))
+    options = small(**how)
+    here = run(str(tmp_path / "src"), tmp_path / "here", options)
+    assert run(f"s3://{store.bucket}/", tmp_path / "there", options) == here
+    inside = f"s3://{store.bucket}/{quote('ü b#1%20+&=')}/"
+    assert plan_for([inside], options).files == plan_for([f"s3://{store.bucket}/"], options).files
+    made = plan_for([inside], options)
+    gone = max(path for path in (tmp_path / "src").rglob("*") if path.is_file())
+    gone.unlink()
+    with pytest.raises(errors.VanishedError) as told:
+        execute.run(made, tmp_path / "other", memory_bytes=MEMORY)
+    assert told.value.path == f"s3://{store.bucket}/{gone.relative_to(tmp_path / 'src')}"
+
+
 # ---- faults
 
 
@@ -234,6 +254,20 @@ def test_what_changes_or_goes_while_it_runs_is_named_and_nothing_is_left(
     assert not (tmp_path / "dst").exists()
     assert not (tmp_path / "dst.packing" / "source").exists()
     assert not [one for one in threading.enumerate() if one.name.startswith(("stoker-bring", "stoker-pack"))]
+
+
+@pytest.mark.parametrize("fault", [change, Path.unlink])
+def test_a_chunk_that_changes_or_goes_while_it_runs_is_named(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Path], None]
+) -> None:
+    write_zarr(tmp_path / "src" / "a.zarr", np.arange(512, dtype=np.uint16).reshape(8, 8, 8), (4, 4, 4))
+    made = plan_for([f"s3://{store.bucket}/a.zarr"], Options(patch=(4, 4, 4)))
+    chunk = min(one for one in (tmp_path / "src" / "a.zarr" / "c").rglob("*") if one.is_file())
+    monkeypatch.setattr(stores.Volumes, "expect", lambda *_: fault(chunk))
+    wanted = errors.ChangedError if fault is change else errors.VanishedError
+    with pytest.raises(wanted, match=r"^s3://data/a\.zarr/c/0/0/0: (has changed since the plan|the object is gone)"):
+        execute.run(made, tmp_path / "dst", memory_bytes=MEMORY)
+    assert not (tmp_path / "dst").exists()
 
 
 @pytest.mark.parametrize("kind", ["records", "rows", "text", "images"])
@@ -381,15 +415,21 @@ def test_the_program_packs_a_bucket(store: Store, tmp_path: Path) -> None:
     assert str(gone.exception).startswith("no object matches s3://data/trian/; expected .npy, .parquet")
 
 
+@pytest.mark.parametrize("kind", ["records", "volumes"])
 def test_stopped_while_the_store_is_slow_the_program_ends_at_once_and_goes_on_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
+    (tmp_path / "src").mkdir()
     for number in range(4):
-        (tmp_path / "src").mkdir(exist_ok=True)
-        np.save(tmp_path / "src" / f"{number}.npy", records(number * 30_000, 30_000))
-    with served(tmp_path, monkeypatch, connection_bytes_per_s=50_000) as store:
-        stopped = program(store, f"s3://{store.bucket}/", str(tmp_path / "dst"))
-        while not (tmp_path / "dst.packing" / "source").exists():
+        if kind == "records":
+            np.save(tmp_path / "src" / f"{number}.npy", records(number * 30_000, 30_000))
+        else:
+            write_zarr(tmp_path / "src" / f"{number}.zarr", np.full((99, 99, 99), number, np.uint8), (50, 50, 50))
+    how = ["--patch", "16,16,16"] if kind == "volumes" else []
+    with served(tmp_path, monkeypatch, connection_bytes_per_s=20_000) as store:
+        stopped = program(store, f"s3://{store.bucket}/", str(tmp_path / "dst"), *how)
+        begun = tmp_path / "dst.packing" / ("source" if kind == "records" else "partial/0.zarr")
+        while not begun.exists():
             assert stopped.poll() is None, stopped.communicate()
             time.sleep(0.05)
         stopped.send_signal(signal.SIGINT)
@@ -398,10 +438,10 @@ def test_stopped_while_the_store_is_slow_the_program_ends_at_once_and_goes_on_la
     assert "run the same command again" in err
     assert "Traceback" not in err
     assert not (tmp_path / "dst.packing" / "source").exists()
+    options = Options(patch=(16, 16, 16)) if kind == "volumes" else Options()
     with served(tmp_path, monkeypatch) as store:
-        assert run(f"s3://{store.bucket}/", tmp_path / "dst", Options()) == run(
-            str(tmp_path / "src"), tmp_path / "here", Options()
-        )
+        there = run(f"s3://{store.bucket}/", tmp_path / "dst", options)
+    assert there == run(str(tmp_path / "src"), tmp_path / "here", options)
 
 
 def test_a_store_as_destination_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO
 
-from stoker.errors import ChangedError, ChecksumError, ClosedError, DataError, UsageError
+from stoker.errors import ChecksumError, ClosedError, DataError, UsageError
 from stoker.loader.scratch import Scratch
 from stoker.loader.source.counters import Counters
 from stoker.loader.source.limit import Limit
@@ -124,8 +124,6 @@ class Bring:
                         self._here.add(row)
                         self._wanted.discard(row)
                         self._changed.notify_all()
-        except ChangedError as error:
-            self._fail(ChangedError(error.path, "has changed since the plan was made; make a new plan"))
         except BaseException as error:  # noqa: BLE001  belongs to whoever waits
             self._fail(error)
 

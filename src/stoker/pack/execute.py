@@ -10,13 +10,13 @@ from typing import Any
 
 import psutil
 
-from stoker.errors import ClosedError, DiskFullError, UsageError
+from stoker.errors import ChangedError, ClosedError, DiskFullError, UsageError
 from stoker.loader.progress import Progress
 from stoker.loader.source.paths import at_home
 from stoker.pack import staging
 from stoker.pack.kinds import Layout, layout
-from stoker.pack.plan import Output, Piece, Plan, SourceFile
-from stoker.pack.sources import HERE, Sources, needed
+from stoker.pack.plan import OTHER, Output, Piece, Plan, SourceFile
+from stoker.pack.sources import HERE, Here, Sources, needed
 
 _ROOM = 1.03
 """A file system needs a little more than the bytes themselves."""
@@ -67,8 +67,9 @@ def _sources(plan: Plan, memory_bytes: int) -> Sources:
     """The sources of a plan, if none of them has changed."""
     stored = ["://" in file.path for file in plan.files]
     if not any(stored):
-        HERE.check(plan.files)
-        return HERE
+        here = Here()
+        here.check(plan.files)
+        return here
     if not all(stored):
         raise UsageError("the plan has files of this machine and of a store; make a plan of one of both")
     from stoker.pack import stores  # torch and more, which files of this machine do without
@@ -224,6 +225,8 @@ class _Run:
                 pool.shutdown(wait=True, cancel_futures=True)
         errors = [error for one in running if not one.cancelled() and (error := one.exception())]
         for error in sorted(errors, key=lambda error: isinstance(error, ClosedError)):
+            if isinstance(error, ChangedError) and "://" in error.path:  # the loader says how to open it anew
+                raise ChangedError(error.path, OTHER) from error
             raise error
 
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import IO, Any
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -81,13 +82,16 @@ class InStore:
             yield from (found.pop(name, b"") for name in some)
 
 
-def find(given: Sequence[str], suffixes: Sequence[str]) -> InStore:
+def find(given: Sequence[str], suffixes: Sequence[str], *, any_case: bool = False) -> InStore:
     """The objects of some kinds at addresses, in folders, or that match patterns; all of one store."""
     root, names = listing.root_of(paths.addresses(given))
     store = listing.opened(root, "pack", names)
     keys = store.listed.keys.to_pylist()
     is_meant = listing.meant(names)
-    rows = [row for row, key in enumerate(keys) if key.lower().endswith(tuple(suffixes)) and is_meant(key)]
+    ends = tuple(suffixes)
+    rows = [row for row, key in enumerate(keys) if (key.lower() if any_case else key).endswith(ends) and is_meant(key)]
     if not rows:
         raise NoDataError(f"no object matches {', '.join(given)}; expected {', '.join(suffixes)}")
-    return InStore(replace(store, listed=store.listed.take(np.array(rows, np.int64))))
+    listed = store.listed.take(np.array(rows, np.int64))
+    # An address of a folder is a URL, in which %20 is a blank; a key is as it is, and so is what a plan names.
+    return InStore(replace(store, listed=replace(listed, url=unquote(root))))

@@ -84,7 +84,9 @@ def _images(given: list[str]) -> Found:
         return Here(given)
     if len(given) > 1 or given[0].lower().endswith(_IMAGES):
         raise UsageError("images are packed by the folder that holds their classes; name one folder")
-    return _files([f"{given[0].rstrip('/')}/"], _IMAGES)
+    from stoker.pack import in_store
+
+    return in_store.find([f"{given[0].rstrip('/')}/"], _IMAGES, any_case=True)
 
 
 def _kind(files: Sequence[str]) -> str:

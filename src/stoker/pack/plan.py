@@ -14,6 +14,7 @@ from stoker.records.codec import decode, encode
 from stoker.records.observed import Value
 
 VERSION = 1
+OTHER = "has changed since the plan was made; make a new plan"
 Kind = Literal["records", "rows", "text", "volumes", "images"]
 
 
@@ -164,7 +165,7 @@ def check_unchanged(file: SourceFile) -> None:
     if now is None or (not Path(file.path).exists()):
         raise ChangedError(file.path, "is not there any more; it was when the plan was made")
     if now != file.stamp:
-        raise ChangedError(file.path, "has changed since the plan was made; make a new plan")
+        raise ChangedError(file.path, OTHER)
 
 
 def split(rows: int, parts: int) -> list[tuple[int, int]]:

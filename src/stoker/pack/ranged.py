@@ -4,8 +4,8 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_STEP_BYTES, _STEP_MOST_BYTES = 1 << 16, 1 << 22
-"""What is asked for at once; whoever reads on and on gets more each time."""
+_STEP_BYTES, _STEP_MOST_BYTES = 1 << 17, 1 << 22
+"""What is asked for at once; whoever reads on from there gets more each time."""
 _PARTS = 4
 """Parts that are kept, the latest ones: a reader goes forth, and at most a little back."""
 
@@ -17,7 +17,7 @@ class Ranged(io.RawIOBase):
         super().__init__()
         self._nbytes, self._fetch, self._at = nbytes, fetch, 0
         self._parts = list(parts)
-        self._step = _STEP_BYTES
+        self._step, self._end = _STEP_BYTES, 0
 
     def readable(self) -> bool:
         """Yes."""
@@ -52,8 +52,8 @@ class Ranged(io.RawIOBase):
         for start, data in self._parts:
             if start <= self._at < start + len(data):
                 return start, data
-        stop = min(self._nbytes, self._at + max(wanted, self._step))
-        self._step = min(_STEP_MOST_BYTES, 2 * self._step)
-        found = (self._at, self._fetch(self._at, stop))
+        self._step = min(_STEP_MOST_BYTES, 2 * self._step) if self._at == self._end else _STEP_BYTES
+        self._end = min(self._nbytes, self._at + max(wanted, self._step))
+        found = (self._at, self._fetch(self._at, self._end))
         self._parts = [*self._parts[1 - _PARTS :], found]
         return found

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from stoker.errors import ClosedError
 from stoker.loader.source.volume import Volume, open_volume
 from stoker.pack.plan import Output, Piece, Plan, SourceFile, check_unchanged
 
@@ -15,10 +16,10 @@ class Sources:
 
     memory_bytes = 0
     """What they take, besides the work itself."""
+    is_stopped = False
 
     def check(self, files: Sequence[SourceFile]) -> None:
-        """Refuse what is not what it was when the plan was made."""
-        raise NotImplementedError
+        """Refuse what is not what it was when the plan was made; asked again when they were read."""
 
     def expect(self, needs: Sequence[Sequence[int]], folder: Path) -> None:
         """From now on these are used: the files, by number, of each piece of work. The folder is scratch."""
@@ -37,26 +38,35 @@ class Sources:
 
     def stop(self) -> None:
         """End what is under way: whoever waits is told. Safe to call twice."""
+        self.is_stopped = True
+
+    def go_on(self) -> None:
+        """Asked by work that takes long: an error if nobody waits for it any more."""
+        if self.is_stopped:
+            raise ClosedError("packing was stopped")
 
     def close(self) -> None:
         """Stop, and remove what was brought."""
 
 
-class _Here(Sources):
+class Here(Sources):
     """Files of this machine, as they are."""
 
     def check(self, files: Sequence[SourceFile]) -> None:
+        """Refuse a file that is not what it was when the plan was made."""
         for file in files:
             check_unchanged(file)
 
     def local(self, file: SourceFile) -> AbstractContextManager[str]:
+        """As it is."""
         return nullcontext(file.path)
 
     def volume(self, file: SourceFile, *, fill_missing: bool) -> Volume:
+        """As it is."""
         return open_volume(file.path, fill_missing=fill_missing)
 
 
-HERE: Sources = _Here()
+HERE: Sources = Here()
 
 
 def needed(plan: Plan, runs: Sequence[Piece | Output]) -> list[list[int]]:

@@ -38,3 +38,7 @@ class StoredVolumes:
     def volume(self, name: str, *, fill_missing: bool = False) -> Volume:
         """An array, read where it is."""
         return self._arrays.open(name, fill_missing=fill_missing)
+
+    def stop(self) -> None:
+        """End all requests; whoever waits for one is told."""
+        self._arrays.tier.stop()

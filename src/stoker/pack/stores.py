@@ -3,7 +3,9 @@
 import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 from stoker.errors import ChangedError, NoDataError, UsageError, VanishedError
 from stoker.loader.source.manifest import Manifest
@@ -12,14 +14,13 @@ from stoker.loader.source.pull import AHEAD_BYTES
 from stoker.loader.source.remote import Remote
 from stoker.loader.source.volume import Volume
 from stoker.pack import bring
-from stoker.pack.plan import Plan, SourceFile, stored_stamp
+from stoker.pack.plan import OTHER, Plan, SourceFile, stored_stamp
 from stoker.pack.sources import Sources
 from stoker.pack.stored_volumes import StoredVolumes
 
 _NAMED_MOST = 512
 """More objects than these are listed, with all that lies beside them, and not looked up one by one."""
 _GONE = "is not there any more; it was when the plan was made"
-_OTHER = "has changed since the plan was made; make a new plan"
 
 
 class Objects(Sources):
@@ -36,14 +37,10 @@ class Objects(Sources):
         self._at = {file.path: row for file, row in zip(plan.files, self._rows, strict=True)}
         self._bring: bring.Bring | None = None
         self._folder: Path | None = None
-        self.check(plan.files)
-
-    def check(self, files: Sequence[SourceFile]) -> None:
-        """Refuse an object that was listed now with another size or tag than when the plan was made."""
-        for file in files:
+        for file in plan.files:
             row = self._at[file.path]
             if stored_stamp(self._listed.object_bytes(row), self._listed.tag(row)) != file.stamp:
-                raise ChangedError(file.path, _OTHER)
+                raise ChangedError(file.path, OTHER)
 
     def expect(self, needs: Sequence[Sequence[int]], folder: Path) -> None:
         """Begin to bring them."""
@@ -63,6 +60,7 @@ class Objects(Sources):
 
     def stop(self) -> None:
         """End all requests."""
+        super().stop()
         if self._bring is not None:
             self._bring.close()
 
@@ -74,7 +72,7 @@ class Objects(Sources):
 
 
 class Volumes(Sources):
-    """Volumes of a store, read where they are: the chunks of a box are brought when it is read."""
+    """Volumes of a store, read where they are: the chunks of a box are brought, and compared, when it is read."""
 
     memory_bytes = AHEAD_BYTES
 
@@ -87,17 +85,17 @@ class Volumes(Sources):
         for file in plan.files:
             if file.path not in self._found.names:
                 raise VanishedError(file.path, _GONE)
-        self.check(plan.files)
-
-    def check(self, files: Sequence[SourceFile]) -> None:
-        """Refuse a volume any of whose objects was listed now with another size or tag than for the plan."""
-        for file in files:
             if self._found.file(file.path, None).stamp != file.stamp:
-                raise ChangedError(file.path, _OTHER)
+                raise ChangedError(file.path, OTHER)
 
     def volume(self, file: SourceFile, *, fill_missing: bool) -> Volume:
         """Read where it is."""
         return self._found.volume(file.path, fill_missing=fill_missing)
+
+    def stop(self) -> None:
+        """End all requests."""
+        super().stop()
+        self._found.stop()
 
 
 def _checked(files: Sequence[SourceFile]) -> list[str]:
@@ -113,13 +111,15 @@ def _looked_up(files: Sequence[SourceFile]) -> tuple[Remote, Manifest]:
     """What the store says of objects now."""
     names = _checked(files)
     root = _shared([name.rpartition("/")[0] + "/" for name in names])
-    remote, keys = Remote(root), [name.removeprefix(root) for name in names]
+    scheme, _, place = root.partition("://")
+    host, _, folder = place.partition("/")
+    remote, keys = Remote(f"{scheme}://{host}/{quote(folder)}"), [name.removeprefix(root) for name in names]
     if len(keys) > _NAMED_MOST and not root.startswith("http"):
-        return remote, remote.list()
+        return remote, replace(remote.list(), url=root)
     try:
-        return remote, remote.look_up(keys)
+        return remote, replace(remote.look_up(keys), url=root)
     except VanishedError as error:
-        raise VanishedError(error.path, _GONE) from error
+        raise VanishedError(root + error.path.removeprefix(remote.url), _GONE) from error
 
 
 def _shared(folders: Sequence[str]) -> str:

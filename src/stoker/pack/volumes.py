@@ -106,5 +106,6 @@ def write(
     compress = bool(plan.settings["compress"])
     store = zarrs.create(place, volume.shape, volume.dtype.newbyteorder("="), chunk, compress=compress)
     for box in zarrs.boxes(volume.shape, zarrs.shard_for(volume.shape, chunk, volume.dtype.itemsize)):
+        sources.go_on()
         store[box].write(volume.read(box)).result()
     return 1, None
