@@ -13,9 +13,16 @@ if TYPE_CHECKING:
     from stoker.pack.plan import Plan
 
 
+def _local(_context: click.Context, _parameter: click.Parameter, value: str) -> Path:
+    """Where the result goes: renamed into its place at the end, which no store can do."""
+    if "://" in value and not value.startswith("file://"):
+        raise UsageError(f"DST is {value}; expected a folder of this machine, which can be copied when it is whole")
+    return Path(value.removeprefix("file://"))
+
+
 @click.command(context_settings={"show_default": True})
 @click.argument("sources", metavar="SRC...", nargs=-1, required=True)
-@click.argument("destination", metavar="DST", type=click.Path(path_type=Path))
+@click.argument("destination", metavar="DST", callback=_local)
 @click.option("--shuffle", is_flag=True, help="Put all rows in one random order, also when they are more than memory.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of the shuffle.")
 @click.option("--compress", is_flag=True, help="Compress Parquet and Zarr with zstd.")
@@ -53,8 +60,9 @@ def pack(sources: tuple[str, ...], destination: Path, **given: Any) -> None:
 
     .npy records stay .npy, Parquet stays Parquet with row groups of a chosen size, volumes (with --patch) become Zarr
     with chunks that suit the patch, text (with --tokenizer) becomes tokens, images (with --size) become smaller JPEGs
-    in the same folders or, with --raw, records of pixels. SRC are files, folders or quoted globs, or one plan that
-    --plan wrote. DST appears when it is whole; a stopped or killed run goes on when run again.
+    in the same folders or, with --raw, records of pixels. SRC are files, folders or quoted globs, here or in a store
+    (s3://bucket/train/), or one plan that --plan wrote. DST appears when it is whole; a stopped or killed run goes on
+    when run again.
     """
     from stoker.pack import execute
 

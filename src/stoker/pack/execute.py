@@ -10,12 +10,13 @@ from typing import Any
 
 import psutil
 
-from stoker.errors import DiskFullError, UsageError
+from stoker.errors import ChangedError, ClosedError, DiskFullError, UsageError
 from stoker.loader.progress import Progress
 from stoker.loader.source.paths import at_home
 from stoker.pack import staging
 from stoker.pack.kinds import Layout, layout
-from stoker.pack.plan import Plan, SourceFile, check_unchanged
+from stoker.pack.plan import OTHER, Output, Piece, Plan, SourceFile
+from stoker.pack.sources import HERE, Here, Sources, needed
 
 _ROOM = 1.03
 """A file system needs a little more than the bytes themselves."""
@@ -33,14 +34,13 @@ def run(
             _verify(plan, destination)
         return False
     _check_place(plan, destination)
-    for file in plan.files:
-        check_unchanged(file)
     kind = layout(plan.kind)
-    workers = _workers(kind.need_bytes(plan), memory_bytes, threads)
+    sources = _sources(plan, memory_bytes)
+    workers = _workers(kind.need_bytes(plan), memory_bytes, threads, sources.memory_bytes)
     place = staging.Staging(plan, destination)
     try:
         done = place.open()
-        job = _Run(plan, kind, place, done, workers, memory_bytes)
+        job = _Run(plan, kind, place, done, workers, memory_bytes, sources)
         job.check_room()
         with Progress(
             f"packing {len(plan.outputs)} file{'s' * (len(plan.outputs) > 1)}", job.total_bytes()
@@ -56,10 +56,25 @@ def run(
             raise _full(destination, error) from error
         raise
     finally:
+        sources.close()
         place.close()
     if verify:
         _verify(plan, destination)
     return True
+
+
+def _sources(plan: Plan, memory_bytes: int) -> Sources:
+    """The sources of a plan, if none of them has changed."""
+    stored = ["://" in file.path for file in plan.files]
+    if not any(stored):
+        here = Here()
+        here.check(plan.files)
+        return here
+    if not all(stored):
+        raise UsageError("the plan has files of this machine and of a store; make a plan of one of both")
+    from stoker.pack import stores  # torch and more, which files of this machine do without
+
+    return stores.Volumes(plan) if plan.kind == "volumes" else stores.Objects(plan, memory_bytes)
 
 
 def _check_place(plan: Plan, destination: Path) -> None:
@@ -81,12 +96,12 @@ def _full(destination: Path, error: Exception) -> DiskFullError:
     )
 
 
-def _workers(need: int, memory_bytes: int, threads: int | None) -> int:
+def _workers(need: int, memory_bytes: int, threads: int | None, held_bytes: int) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    budget = memory_bytes - psutil.Process().memory_info().rss
+    budget = memory_bytes - held_bytes - psutil.Process().memory_info().rss
     fit = budget // max(1, need)
     if fit < 1:
-        least = (need + psutil.Process().memory_info().rss) * 1.05 / 1e6
+        least = (need + held_bytes + psutil.Process().memory_info().rss) * 1.05 / 1e6
         raise UsageError(f"--memory is {memory_bytes / 1e6:.0f} MB; this needs at least {least:.0f} MB")
     return int(max(1, min(cores if threads is None else threads, fit)))
 
@@ -107,11 +122,14 @@ class _Run:
         done: dict[int, staging.Done],
         workers: int,
         memory_bytes: int,
+        sources: Sources = HERE,
     ) -> None:
         self.plan, self.kind, self.place, self.done, self.workers = plan, kind, place, done, workers
+        self.sources = sources
         self.todo = [number for number in range(len(plan.outputs)) if number not in done]
         spilled = any(place.spill.iterdir())
-        budget = memory_bytes - psutil.Process().memory_info().rss - workers * kind.need_bytes(plan)
+        held_bytes = sources.memory_bytes + workers * kind.need_bytes(plan)
+        budget = memory_bytes - psutil.Process().memory_info().rss - held_bytes
         copies = 1.2 if plan.kind == "records" else 3.0  # tables are copied while they are dealt out
         self.in_memory = not spilled and copies * plan.dealt_bytes <= budget
 
@@ -130,15 +148,29 @@ class _Run:
     def check_room(self) -> None:
         """Refuse before anything is written if it cannot fit."""
         free = shutil.disk_usage(self.place.folder).free
-        needed = int(self.total_bytes() * _ROOM)
-        if needed > free:
+        brought = self.sources.disk_bytes(self._needed(), self.workers)
+        room = int((self.total_bytes() + brought) * _ROOM)
+        if room > free:
             raise DiskFullError(
-                f"packing into {self.place.destination} takes about {needed / 1e6:,.0f} MB, and "
+                f"packing into {self.place.destination} takes about {room / 1e6:,.0f} MB, and "
                 f"{free / 1e6:,.0f} MB are free there; free some, or choose another destination"
             )
 
+    def _readers(self) -> list[int]:
+        """The pieces of work that read sources: pieces that are to be dealt out, or else outputs."""
+        if not self.plan.pieces or not self.todo:
+            return self.todo
+        every = range(len(self.plan.pieces))
+        return [number for number in every if self.in_memory or not self._spill_folder(number).exists()]
+
+    def _needed(self) -> list[list[int]]:
+        """The files that each of them reads."""
+        runs: Sequence[Piece | Output] = self.plan.pieces or self.plan.outputs
+        return needed(self.plan, [runs[number] for number in self._readers()])
+
     def go(self, progress: Progress) -> None:
         """Both passes."""
+        self.sources.expect(self._needed(), self.place.source)
         spills: list[Any] = []
         if self.plan.pieces and self.todo:
             spills = self._deal(progress)
@@ -148,27 +180,28 @@ class _Run:
         numbers = range(len(self.plan.pieces))
         if self.in_memory:
             found: dict[int, Any] = {}
-            self._each(numbers, lambda number: found.update({number: self.kind.spill(self.plan, number, None)}))
+            self._each(numbers, lambda number: found.update({number: self._dealt(number, None)}))
             return [found[number] for number in numbers]
         each = self.plan.dealt_bytes // len(numbers)
-        missing = [number for number in numbers if not self._spill_folder(number).exists()]
-        self._each(missing, lambda number: self._spill(number, each, progress))
+        self._each(self._readers(), lambda number: self._spill(number, each, progress))
         return [self.kind.saved(self.plan, self._spill_folder(number)) for number in numbers]
+
+    def _dealt(self, number: int, folder: Path | None) -> Any:
+        return self.kind.spill(self.plan, number, folder, self.sources)
 
     def _spill(self, number: int, each: int, progress: Progress) -> None:
         folder = self._spill_folder(number)
         partial = folder.with_name(f"{folder.name}.partial")
         partial.mkdir()
-        self.kind.spill(self.plan, number, partial)
+        self._dealt(number, partial)
         partial.rename(folder)
         progress.advance(each)
         _give_back()
 
     def _output(self, number: int, spills: list[Any], progress: Progress) -> None:
         place = self.place.partial / self.plan.outputs[number].name
-        rows, sha256 = self.kind.write(self.plan, number, place, spills)
-        for file in self._read_for(number):
-            check_unchanged(file)
+        rows, sha256 = self.kind.write(self.plan, number, place, spills, self.sources)
+        self.sources.check(self._read_for(number))
         self.done[number] = self.place.finish_output(number, rows, place, sha256)
         progress.advance(self.plan.outputs[number].bytes)
         _give_back()
@@ -187,10 +220,14 @@ class _Run:
             try:
                 wait(running, return_when=FIRST_EXCEPTION)
             finally:
+                if any(not one.done() or one.exception() for one in running):
+                    self.sources.stop()  # others may wait for what will never come
                 pool.shutdown(wait=True, cancel_futures=True)
-        for one in running:
-            if not one.cancelled():
-                one.result()
+        errors = [error for one in running if not one.cancelled() and (error := one.exception())]
+        for error in sorted(errors, key=lambda error: isinstance(error, ClosedError)):
+            if isinstance(error, ChangedError) and "://" in error.path:  # the loader says how to open it anew
+                raise ChangedError(error.path, OTHER) from error
+            raise error
 
 
 def _give_back() -> None:

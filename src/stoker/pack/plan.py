@@ -14,6 +14,7 @@ from stoker.records.codec import decode, encode
 from stoker.records.observed import Value
 
 VERSION = 1
+OTHER = "has changed since the plan was made; make a new plan"
 Kind = Literal["records", "rows", "text", "volumes", "images"]
 
 
@@ -43,10 +44,11 @@ class SourceFile:
     """A file (or a volume's folder) as it was when the plan was made."""
 
     path: str
+    """Or the address of an object, or of a volume, in a store."""
     bytes: int
     rows: int | None
     stamp: str
-    """Changes when the file does, as far as its size and time tell."""
+    """Changes when the file does, as far as its size and time tell; of an object, its size and ETag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,11 @@ def stamp(path: str) -> str:
     return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 
+def stored_stamp(*told: object) -> str:
+    """Changes when what a store says of an object does."""
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+
+
 def size(path: str) -> int:
     """The bytes of a file, or of all files in a folder."""
     at = Path(path)
@@ -158,7 +165,7 @@ def check_unchanged(file: SourceFile) -> None:
     if now is None or (not Path(file.path).exists()):
         raise ChangedError(file.path, "is not there any more; it was when the plan was made")
     if now != file.stamp:
-        raise ChangedError(file.path, "has changed since the plan was made; make a new plan")
+        raise ChangedError(file.path, OTHER)
 
 
 def split(rows: int, parts: int) -> list[tuple[int, int]]:

@@ -9,26 +9,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import OtherTypeError, TruncatedError, UsageError
-from stoker.loader.source.header import literal, read_header
+from stoker.loader.source.header import header_of, literal, read_header
 from stoker.pack import keys
+from stoker.pack.found import Found
 from stoker.pack.hashing import Hashing
-from stoker.pack.plan import VERSION, Options, Output, Piece, Plan, count_for, source_file, split
+from stoker.pack.plan import VERSION, Options, Output, Piece, Plan, count_for, split
+from stoker.pack.sources import HERE, Sources
 from stoker.pack.spill import STEP_BYTES, RecordSpill, SavedRecords, buffers, read_exactly, steps
 
+_HEAD_BYTES = 1 << 12
+"""What nearly every header fits into."""
 _VERSION_AT = 6
 """Where a file's header has the version of the format."""
 
 
-def make_plan(files: Sequence[str], options: Options) -> Plan:
+def make_plan(found: Found, options: Options) -> Plan:
     """Shards of about one size."""
+    files = found.names
     if options.compress:
         raise UsageError("records are mapped as they lie, so they are never compressed; leave --compress out")
-    headers = [read_header(file) for file in files]
+    headers = [header_of(file, opened, found.nbytes(file)) for file, opened in found.each(first=_HEAD_BYTES)]
     first = headers[0]
     for file, header in zip(files, headers, strict=True):
         if header.row_dtype != first.row_dtype:
             raise OtherTypeError(file, f"a row is {header.row_dtype}; expected {first.row_dtype}, as in {files[0]}")
-        there = (Path(file).stat().st_size - header.offset) // header.row_bytes
+        there = (found.nbytes(file) - header.offset) // header.row_bytes
         if there < header.shape[0]:
             raise TruncatedError(file, f"cut short: the header says {header.shape[0]} rows, {there} are there", there)
     rows = sum(header.shape[0] for header in headers)
@@ -40,7 +45,7 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
     return Plan(
         version=VERSION,
         kind="records",
-        files=tuple(source_file(file, header.shape[0]) for file, header in zip(files, headers, strict=True)),
+        files=tuple(found.file(file, header.shape[0]) for file, header in zip(files, headers, strict=True)),
         rows=rows,
         row_bytes=float(first.row_bytes),
         seed=options.seed if options.shuffle else None,
@@ -64,14 +69,14 @@ def need_bytes(plan: Plan) -> int:
     return int(2.2 * largest * (plan.row_bytes + 16))
 
 
-def spill(plan: Plan, number: int, folder: Path | None) -> RecordSpill | None:
+def spill(plan: Plan, number: int, folder: Path | None, sources: Sources = HERE) -> RecordSpill | None:
     """Deal a piece out; into a folder, or into memory if there is none."""
     assert plan.seed is not None
     piece = plan.pieces[number]
     shape = piece.stop - piece.start, int(plan.row_bytes)
     rows = np.empty(shape, np.uint8) if folder is None else buffers.get("rows", *shape)
     at = 0
-    for part in _read(plan, piece.start, piece.stop):
+    for part in _read(plan, piece.start, piece.stop, sources):
         rows[at : at + len(part)] = part
         at += len(part)
     dealt = RecordSpill(keys.keys(plan.seed, piece.start, piece.stop), rows, len(plan.outputs))
@@ -86,7 +91,7 @@ def saved(plan: Plan, folder: Path) -> SavedRecords:
     return SavedRecords(folder, int(plan.row_bytes))
 
 
-def write(plan: Plan, number: int, place: Path, spills: Sequence[Any]) -> tuple[int, str]:
+def write(plan: Plan, number: int, place: Path, spills: Sequence[Any], sources: Sources = HERE) -> tuple[int, str]:
     """Write an output; returns its rows and its SHA-256."""
     output = plan.outputs[number]
     rows = output.stop - output.start
@@ -94,7 +99,7 @@ def write(plan: Plan, number: int, place: Path, spills: Sequence[Any]) -> tuple[
         file = Hashing(plain)
         file.write(_header(plan.settings, rows))
         if plan.seed is None:  # a small part at a time, which then stays in the cache from read to write
-            for part in _read(plan, output.start, output.stop):
+            for part in _read(plan, output.start, output.stop, sources):
                 file.write(part.data)
         else:
             for part in _sorted(number, rows, int(plan.row_bytes), spills):
@@ -143,21 +148,26 @@ def _sorted(number: int, rows: int, row_bytes: int, spills: Sequence[Any]) -> It
         yield merged[part]
 
 
-def _read(plan: Plan, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
+def _read(plan: Plan, start: int, stop: int, sources: Sources) -> Iterator[NDArray[np.uint8]]:
     """Rows start … stop - 1 of all files, some at a time; each part is overwritten by the next."""
-    row_bytes, first = int(plan.row_bytes), 0
+    first = 0
     for file in plan.files:
         rows = file.rows or 0
         low, high = max(start, first) - first, min(stop, first + rows) - first
         if low < high:
-            offset = read_header(file.path).offset
-            with Path(file.path).open("rb", buffering=0) as source:
-                source.seek(offset + low * row_bytes)
-                for part in steps(high - low, row_bytes):
-                    some = buffers.get("read", part.stop - part.start, row_bytes)
-                    got = read_exactly(source, some)
-                    if got < some.size:
-                        row = low + part.start + got // row_bytes
-                        raise TruncatedError(file.path, "was cut short while it was read", row)
-                    yield some
+            with sources.local(file) as path:
+                yield from _read_file(path, low, high, int(plan.row_bytes))
         first += rows
+
+
+def _read_file(path: str, low: int, high: int, row_bytes: int) -> Iterator[NDArray[np.uint8]]:
+    offset = read_header(path).offset
+    with Path(path).open("rb", buffering=0) as source:
+        source.seek(offset + low * row_bytes)
+        for part in steps(high - low, row_bytes):
+            some = buffers.get("read", part.stop - part.start, row_bytes)
+            got = read_exactly(source, some)
+            if got < some.size:
+                row = low + part.start + got // row_bytes
+                raise TruncatedError(path, "was cut short while it was read", row)
+            yield some

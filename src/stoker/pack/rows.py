@@ -1,10 +1,11 @@
 """Rows of Parquet files, to Parquet files with row groups of a chosen size."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,32 +14,34 @@ import pyarrow.parquet as pq
 from stoker.errors import CorruptError, EmptyFileError, NoDataError, OtherTypeError
 from stoker.loader.source.paths import nbytes
 from stoker.pack import keys
-from stoker.pack.plan import VERSION, Options, Output, Piece, Plan, count_for, source_file, split
+from stoker.pack.found import Found
+from stoker.pack.plan import VERSION, Options, Output, Piece, Plan, count_for, split
+from stoker.pack.sources import HERE, Sources
 from stoker.pack.spill import SavedTable, TableSpill, merge
 
 _GROUP_BYTES = 1 << 20
 _TABLE = "table.arrow"
 _LOOKED_AT, _LOOK_BYTES, _LOOK_ROWS = 16, 1 << 20, 1 << 14
 """Row groups of which a part is decoded before a plan is made, for what rows take in memory, and how large a part."""
+_LOOKERS = 4
+_TAIL_BYTES = 1 << 16
+"""Arrow reads as much of a file's end at once; most footers fit."""
 _BATCH_BYTES, _BUFFER_BYTES = 1 << 22, 1 << 20
 """What is decoded, and read, at once."""
 _COPIES = 4
 """Reading, taking and writing a table holds it so many times."""
 
 
-def make_plan(files: Sequence[str], options: Options) -> Plan:
+def make_plan(found: Found, options: Options) -> Plan:
     """Shards of about one size, each with row groups of one number of rows."""
-    opened = [_open(file) for file in files]
-    first = opened[0].schema_arrow
-    for file, one in zip(files, opened, strict=True):
-        if not one.schema_arrow.equals(first):
-            raise OtherTypeError(file, f"has the columns {_tell(one.schema_arrow)}; expected {_tell(first)}")
+    files = found.names
+    footers, schema = _footers(found)
     if options.shuffle:
-        _check_columns(files[0], first)
-    rows = sum(one.metadata.num_rows for one in opened)
+        _check_columns(files[0], schema)
+    rows = sum(one.num_rows for one in footers)
     if not rows:
         raise NoDataError(f"there is no row in {len(files)} files, the first of which is {files[0]}")
-    groups = _groups(files, opened)
+    groups = _groups(found, footers)
     total = sum(group.bytes for group in groups)
     row_bytes = total / rows
     each = min(options.shard_bytes, options.memory_bytes // (4 * _COPIES))
@@ -46,12 +49,12 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
     runs = keys.runs(options.seed, rows, count) if options.shuffle else _even(groups, count)
     pieces = list(_pieces(groups, each)) if options.shuffle else []
     held = [(b - a) * row_bytes for a, b in runs] if options.shuffle else _held(groups, runs)
-    stored = sum(Path(file).stat().st_size for file in files) / rows
+    stored = sum(map(found.nbytes, files)) / rows
     group = options.row_group or int(np.clip(_GROUP_BYTES / row_bytes, 100, 100_000))
     return Plan(
         version=VERSION,
         kind="rows",
-        files=tuple(source_file(file, one.metadata.num_rows) for file, one in zip(files, opened, strict=True)),
+        files=tuple(found.file(file, one.num_rows) for file, one in zip(files, footers, strict=True)),
         rows=rows,
         row_bytes=row_bytes,
         seed=options.seed if options.shuffle else None,
@@ -74,13 +77,26 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
     )
 
 
-def _open(file: str) -> pq.ParquetFile:
-    if nbytes(file) == 0:
-        raise EmptyFileError(file, "the file is empty; expected Parquet")
+def _footers(found: Found) -> tuple[list[pq.FileMetaData], pa.Schema]:
+    """What each file says of its rows, and the columns that all of them have."""
+    footers: list[pq.FileMetaData] = []
+    first: pa.Schema | None = None
+    for name, file in found.each(last=_TAIL_BYTES):
+        with _open(name, file, found.nbytes(name)) as one:
+            first = one.schema_arrow if first is None else first
+            if not one.schema_arrow.equals(first):
+                raise OtherTypeError(name, f"has the columns {_tell(one.schema_arrow)}; expected {_tell(first)}")
+            footers.append(one.metadata)
+    return footers, first
+
+
+def _open(path: str, file: IO[bytes] | None = None, size: int | None = None) -> pq.ParquetFile:
+    if (nbytes(path) if size is None else size) == 0:
+        raise EmptyFileError(path, "the file is empty; expected Parquet")
     try:
-        return pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        return pq.ParquetFile(path if file is None else file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     except (OSError, pa.ArrowException) as error:
-        raise CorruptError(file, f"cannot be read as Parquet ({error})") from error
+        raise CorruptError(path, f"cannot be read as Parquet ({error})") from error
 
 
 def _check_columns(file: str, schema: pa.Schema) -> None:
@@ -109,32 +125,33 @@ class _Group:
     bytes: float
 
 
-def _groups(paths: Sequence[str], files: Sequence[pq.ParquetFile]) -> list[_Group]:
+def _groups(found: Found, footers: Sequence[pq.FileMetaData]) -> list[_Group]:
     """All row groups. What a few of them take once decoded, for a byte of the file, is taken for all."""
     places = [
-        (path, file, number)
-        for path, file in zip(paths, files, strict=True)
-        for number in range(file.metadata.num_row_groups)
-        if file.metadata.row_group(number).num_rows
+        (name, footer.row_group(number), number)
+        for name, footer in zip(found.names, footers, strict=True)
+        for number in range(footer.num_row_groups)
+        if footer.row_group(number).num_rows
     ]
     some = np.unique(np.linspace(0, len(places) - 1, min(_LOOKED_AT, len(places))).astype(int)).tolist()
-    looks = [_look(*places[at]) for at in some]
+    with ThreadPoolExecutor(_LOOKERS) as pool:  # in a store each of them waits for several answers
+        looks = list(pool.map(lambda at: _look(found, *places[at]), some))
     growth = sum(held for held, _ in looks) / max(1.0, sum(stored for _, stored in looks))
-    found, start = [], 0
-    for _, file, number in places:
-        group = file.metadata.row_group(number)
+    groups, start = [], 0
+    for _, group, _ in places:
         held = max(float(group.num_rows), growth * group.total_byte_size)  # rows of nulls take nothing
-        found.append(_Group(start, start + group.num_rows, held))
+        groups.append(_Group(start, start + group.num_rows, held))
         start += group.num_rows
-    return found
+    return groups
 
 
-def _look(path: str, file: pq.ParquetFile, number: int) -> tuple[float, float]:
+def _look(found: Found, path: str, group: Any, number: int) -> tuple[float, float]:
     """Memory that the first rows of a row group take, and what they take in the file, not compressed."""
-    group = file.metadata.row_group(number)
     each = max(1.0, group.total_byte_size / group.num_rows)
+    rows = int(np.clip(_LOOK_BYTES / each, 1, _LOOK_ROWS))
     try:
-        batch = next(file.iter_batches(int(np.clip(_LOOK_BYTES / each, 1, _LOOK_ROWS)), row_groups=[number]))
+        with found.open(path) as file, _open(path, file, found.nbytes(path)) as opened:
+            batch = next(opened.iter_batches(rows, row_groups=[number], use_threads=False))
     except (OSError, pa.ArrowException, StopIteration) as error:
         raise CorruptError(path, f"row group {number} cannot be read ({error})", 0) from error
     share = batch.num_rows / group.num_rows
@@ -190,13 +207,12 @@ def need_bytes(plan: Plan) -> int:
     return _COPIES * (held + 8 * largest)
 
 
-def spill(plan: Plan, number: int, folder: Path | None) -> TableSpill | None:
+def spill(plan: Plan, number: int, folder: Path | None, sources: Sources = HERE) -> TableSpill | None:
     """Deal a piece out; into a folder, or into memory if there is none."""
     assert plan.seed is not None
     piece = plan.pieces[number]
-    dealt = TableSpill(
-        _read(plan, piece.start, piece.stop), keys.keys(plan.seed, piece.start, piece.stop), len(plan.outputs)
-    )
+    table = _read(plan, piece.start, piece.stop, sources)
+    dealt = TableSpill(table, keys.keys(plan.seed, piece.start, piece.stop), len(plan.outputs))
     if folder is None:
         return dealt
     dealt.save(folder / _TABLE)
@@ -208,11 +224,11 @@ def saved(plan: Plan, folder: Path) -> SavedTable:  # noqa: ARG001  every layout
     return SavedTable(folder / _TABLE)
 
 
-def write(plan: Plan, number: int, place: Path, spills: Sequence[Any]) -> tuple[int, None]:
+def write(plan: Plan, number: int, place: Path, spills: Sequence[Any], sources: Sources = HERE) -> tuple[int, None]:
     """Write an output; returns its rows."""
     output = plan.outputs[number]
     if plan.seed is None:
-        table = _read(plan, output.start, output.stop)
+        table = _read(plan, output.start, output.stop, sources)
     else:
         table = merge([spill.slice(number) for spill in spills])
     pq.write_table(
@@ -221,14 +237,15 @@ def write(plan: Plan, number: int, place: Path, spills: Sequence[Any]) -> tuple[
     return int(table.num_rows), None
 
 
-def _read(plan: Plan, start: int, stop: int) -> pa.Table:
+def _read(plan: Plan, start: int, stop: int, sources: Sources) -> pa.Table:
     """Rows start … stop - 1 of all files."""
     parts, first = [], 0
     for source in plan.files:
         rows = source.rows or 0
         low, high = max(start, first), min(stop, first + rows)
         if low < high:
-            parts.append(_read_file(source.path, low - first, high - first, plan.row_bytes))
+            with sources.local(source) as path:
+                parts.append(_read_file(path, low - first, high - first, plan.row_bytes))
         first += rows
     return pa.concat_tables(parts).combine_chunks()
 

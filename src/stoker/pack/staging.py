@@ -3,6 +3,7 @@
 DST.packing/plan.json      what is being done
 DST.packing/done.jsonl     a line for each finished output, with its checksums
 DST.packing/spill/         what the first pass of a shuffle leaves for the second
+DST.packing/source/        objects of a store, while they are used
 DST.packing/partial/       outputs that are being written
 DST.packing/out/           finished outputs; becomes DST
 """
@@ -53,6 +54,7 @@ class Staging:
         self.folder = destination.with_name(f"{destination.name}.packing")
         self.out = self.folder / "out"
         self.spill = self.folder / "spill"
+        self.source = self.folder / "source"
         self.partial = self.folder / "partial"
         self._journal = self.folder / "done.jsonl"
         self._lock = threading.Lock()
@@ -71,6 +73,7 @@ class Staging:
         else:
             _write_whole(told, plans.to_json(self.plan))
         remove(self.partial)
+        remove(self.source)
         for folder in (self.out, self.spill, self.partial):
             folder.mkdir(exist_ok=True)
         names = {output.name for output in self.plan.outputs}

@@ -1,6 +1,7 @@
 """Documents, to files of tokens: one for each file of text, or all documents dealt out at random."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from stoker.errors import StokerError, UsageError
+from stoker.errors import DataError, UsageError
 from stoker.loader.source import documents, tokens
 from stoker.loader.source.tokenise import Recipe, Spent, largest, tokenizer_text, write_documents
 from stoker.pack import keys
-from stoker.pack.plan import VERSION, Options, Output, Piece, Plan, count_for, source_file
+from stoker.pack.found import Found
+from stoker.pack.plan import VERSION, Options, Output, Piece, Plan, count_for
+from stoker.pack.sources import HERE, Sources
 from stoker.pack.spill import SavedTable, TableSpill, merge
 
 _TOKENS = 0.25
@@ -29,8 +32,9 @@ _HELD_BYTES = 24
 """Of a token, while the documents of an output are put in order and written."""
 
 
-def make_plan(files: Sequence[str], options: Options) -> Plan:
+def make_plan(found: Found, options: Options) -> Plan:
     """A file of tokens for each file of text, or as many as it takes for the shuffled documents."""
+    files = found.names
     if options.tokenizer is None:
         raise UsageError(f"{files[0]} is text; say how to tokenise it with --tokenizer tokenizer.json")
     if options.compress:
@@ -39,8 +43,8 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
     recipe = Recipe(text, options.column, options.documents, options.end)
     tokenizer = recipe.load()
     dtype = tokens.narrowest(largest(tokenizer))
-    sources = tuple(source_file(file, None) for file in files)
-    each = _tokens_per_byte(files, recipe, tokenizer)
+    sources = tuple(found.file(file, None) for file in files)
+    each = _tokens_per_byte(found, recipe, tokenizer)
     sizes = [source.bytes * each[Path(source.path).suffix] * dtype.itemsize for source in sources]
     if options.shuffle:
         fit = options.memory_bytes // 6 * dtype.itemsize // _HELD_BYTES
@@ -71,23 +75,26 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
     )
 
 
-def _tokens_per_byte(files: Sequence[str], recipe: Recipe, tokenizer: Any) -> dict[str, float]:
+def _tokens_per_byte(found: Found, recipe: Recipe, tokenizer: Any) -> dict[str, float]:
     """How many tokens a byte of a file becomes, by the end of its name."""
-    found = {}
-    for suffix in {Path(file).suffix for file in files}:
-        alike = [file for file in files if Path(file).suffix == suffix]
+    each = {}
+    for suffix in {Path(file).suffix for file in found.names}:
+        alike = [file for file in found.names if Path(file).suffix == suffix]
         some = np.linspace(0, len(alike) - 1, min(_LOOKED_AT, len(alike))).astype(int).tolist()
-        looks = [_look(alike[at], recipe, tokenizer) for at in some]
+        looks = [_look(found, alike[at], recipe, tokenizer) for at in some]
         read = sum(one[1] for one in looks)
-        found[suffix] = sum(one[0] for one in looks) / read if read else _TOKENS
-    return found
+        each[suffix] = sum(one[0] for one in looks) / read if read else _TOKENS
+    return each
 
 
-def _look(path: str, recipe: Recipe, tokenizer: Any) -> tuple[float, int]:
+def _look(found: Found, path: str, recipe: Recipe, tokenizer: Any) -> tuple[float, int]:
     """How many tokens the first documents of a file become, and how many bytes of the file they are."""
+    size = found.nbytes(path)
     try:
-        texts, read = next(iter(documents.batches(path, recipe.column, recipe.unit, lambda _: None)), ([], 0))
-    except StokerError:  # said when the file's turn comes
+        every = documents.batches(path, recipe.column, recipe.unit, lambda _: None, opened=found.open, size=size)
+        with closing(every) as batches:
+            texts, read = next(batches, ([], 0))
+    except (UsageError, DataError):  # said when the file's turn comes
         return 0.0, 0
     characters = np.cumsum([len(text) for text in texts])
     few = texts[: int(np.searchsorted(characters, _LOOK_CHARACTERS)) + 1]
@@ -96,7 +103,7 @@ def _look(path: str, recipe: Recipe, tokenizer: Any) -> tuple[float, int]:
     counted = sum(len(one.ids) for one in tokenizer.encode_batch_fast([text[:_LOOK_CHARACTERS] for text in few]))
     seen = sum(min(len(text), _LOOK_CHARACTERS) for text in few)
     if Path(path).suffix in documents.PACKED:  # how much of it was read is not known: a decompressor reads ahead
-        return documents.growth(path) * counted, seen
+        return documents.growth(path, opened=found.open) * counted, seen
     return counted * float(characters[-1]) / max(1, seen), read
 
 
@@ -168,11 +175,12 @@ class _Parts:
         return [part.slice(output) for part in self._parts]
 
 
-def spill(plan: Plan, number: int, folder: Path | None) -> _Parts | None:
+def spill(plan: Plan, number: int, folder: Path | None, sources: Sources = HERE) -> _Parts | None:
     """Tokenise a file and deal its documents out; into a folder, or into memory if there is none."""
     dealer = _Dealer(plan, number, folder)
     recipe = _recipe(plan)
-    write_documents(plan.files[number].path, recipe, recipe.load(), dealer, Spent())
+    with sources.local(plan.files[number]) as path:
+        write_documents(path, recipe, recipe.load(), dealer, Spent())
     dealer.flush()
     return _Parts(dealer.parts) if folder is None else None
 
@@ -182,13 +190,13 @@ def saved(plan: Plan, folder: Path) -> _Parts:  # noqa: ARG001  every layout has
     return _Parts([SavedTable(path) for path in sorted(folder.glob("*.arrow"))])
 
 
-def write(plan: Plan, number: int, place: Path, spills: Sequence[Any]) -> tuple[int, None]:
+def write(plan: Plan, number: int, place: Path, spills: Sequence[Any], sources: Sources = HERE) -> tuple[int, None]:
     """Write a file of tokens; returns its documents."""
     recipe = _recipe(plan)
     with tokens.Writer(place, np.dtype(str(plan.settings["dtype"])), {"tokenizer": recipe.digest()}) as writer:
         if plan.seed is None:
-            source = plan.files[number].path
-            write_documents(source, recipe, recipe.load(), writer, Spent())
+            with sources.local(plan.files[number]) as path:
+                write_documents(path, recipe, recipe.load(), writer, Spent())
         else:
             slices = [table for spill in spills for table in spill.slice(number)]
             if slices:

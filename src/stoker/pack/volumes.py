@@ -10,23 +10,28 @@ import numpy as np
 
 from stoker.errors import MissingExtraError, OtherTypeError, UsageError
 from stoker.loader.source import zarrs
-from stoker.loader.source.volume import ZARR, open_volume, spatial
-from stoker.pack.plan import VERSION, Options, Output, Plan, source_file
+from stoker.loader.source.volume import ZARR, spatial
+from stoker.pack.found import FoundVolumes
+from stoker.pack.plan import VERSION, Options, Output, Plan
+from stoker.pack.sources import HERE, Sources
 
 _COPIES = 4
+_STORED_COPIES = 3
+"""Of a store, chunks are in memory as they came, too."""
 _SAVING = 0.7
 """A guess of what compression leaves of a scan; only the estimate depends on it."""
 
 
-def make_plan(files: Sequence[str], options: Options) -> Plan:
+def make_plan(found: FoundVolumes, options: Options) -> Plan:
     """An array for each volume."""
+    files = found.names
     if options.patch is None:
         raise UsageError("volumes are laid out for a patch; name its size, such as --patch 72,136,136")
     if options.shuffle:
         raise UsageError("patches of volumes are drawn at random when they are loaded; leave --shuffle out")
     outputs = []
     for file, name in zip(files, _names(files), strict=True):
-        volume = open_volume(file)
+        volume = found.volume(file)
         shape = spatial(volume, options.patch)
         if len(shape) < len(options.patch) or any(s < p for s, p in zip(shape, options.patch, strict=True)):
             raise OtherTypeError(file, f"has shape {volume.shape}, which is smaller than the patch {options.patch}")
@@ -35,7 +40,7 @@ def make_plan(files: Sequence[str], options: Options) -> Plan:
     return Plan(
         version=VERSION,
         kind="volumes",
-        files=tuple(source_file(file, 1) for file in files),
+        files=tuple(found.file(file, 1) for file in files),
         rows=len(files),
         row_bytes=float(zarrs.SHARD_BYTES),
         seed=None,
@@ -73,12 +78,13 @@ def _installed() -> str:
         raise MissingExtraError("tensorstore", "volumes") from error
 
 
-def need_bytes(plan: Plan) -> int:  # noqa: ARG001  every layout has this signature
+def need_bytes(plan: Plan) -> int:
     """The most memory that one piece of work takes."""
-    return _COPIES * zarrs.SHARD_BYTES
+    stored = _STORED_COPIES if "://" in plan.files[0].path else 0
+    return (_COPIES + stored) * zarrs.SHARD_BYTES
 
 
-def spill(plan: Plan, number: int, folder: Path | None) -> None:
+def spill(plan: Plan, number: int, folder: Path | None, sources: Sources = HERE) -> None:
     """Volumes are not shuffled."""
 
 
@@ -86,13 +92,20 @@ def saved(plan: Plan, folder: Path) -> None:
     """Volumes are not shuffled."""
 
 
-def write(plan: Plan, number: int, place: Path, spills: Sequence[Any]) -> tuple[int, None]:  # noqa: ARG001
+def write(
+    plan: Plan,
+    number: int,
+    place: Path,
+    spills: Sequence[Any],  # noqa: ARG001  every layout has this signature
+    sources: Sources = HERE,
+) -> tuple[int, None]:
     """Write an array, shard by shard; returns 1."""
-    volume = open_volume(plan.files[number].path, fill_missing=plan.settings.get("missing") == "fill")
+    volume = sources.volume(plan.files[number], fill_missing=plan.settings.get("missing") == "fill")
     patch = tuple(int(part) for part in str(plan.settings["patch"]).split(","))
     chunk = zarrs.chunks_for(patch, volume.shape)
     compress = bool(plan.settings["compress"])
     store = zarrs.create(place, volume.shape, volume.dtype.newbyteorder("="), chunk, compress=compress)
     for box in zarrs.boxes(volume.shape, zarrs.shard_for(volume.shape, chunk, volume.dtype.itemsize)):
+        sources.go_on()
         store[box].write(volume.read(box)).result()
     return 1, None

@@ -2,7 +2,8 @@
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,8 @@ PACKED = (".gz", ".zst")
 """A file may be compressed as a whole; its name then ends so."""
 
 Unit = Literal["line", "file"]
+Opener = Callable[[str], AbstractContextManager[Any]]
+"""A file by its name, to read bytes from."""
 OnBad = Callable[[DataError], None]
 """Takes what is wrong with a document; returns if it is to be left out."""
 
@@ -34,27 +37,37 @@ def suffix(path: str) -> str:
     return Path(name.stem).suffix if name.suffix in PACKED else name.suffix
 
 
-def batches(path: str, column: str, unit: Unit, on_bad: OnBad) -> Iterator[tuple[list[str], int]]:
-    """Documents of a file in its order, some at a time, and how many bytes of it were read so far."""
-    if nbytes(path) == 0:
+def _local(path: str) -> Any:
+    return Path(path).open("rb")
+
+
+def batches(
+    path: str, column: str, unit: Unit, on_bad: OnBad, *, opened: Opener = _local, size: int | None = None
+) -> Generator[tuple[list[str], int], None, None]:
+    """Documents of a file in its order, some at a time, and how many bytes of it were read so far.
+
+    What is no file of this machine is `opened` in another way, and has a `size`.
+    """
+    size = nbytes(path) if size is None else size
+    if size == 0:
         raise EmptyFileError(path, "the file is empty; expected text")
     kind = suffix(path)
     if kind == ".parquet":
-        return _from_parquet(path, column, on_bad)
+        return _from_parquet(path, column, on_bad, opened, size)
     if kind not in SUFFIXES:
         raise UsageError(f"{path} is of no kind of text; expected {', '.join(SUFFIXES)}, maybe compressed")
     if kind == ".txt" and unit == "file":
-        return _whole(path, on_bad)
+        return _whole(path, on_bad, opened, size)
     take = _plain if kind == ".txt" else _json_of(column)
-    return _from_lines(path, take, on_bad)
+    return _from_lines(path, take, on_bad, opened, size)
 
 
 def _from_lines(
-    path: str, take: Callable[[str, bytes, int], str | None], on_bad: OnBad
-) -> Iterator[tuple[list[str], int]]:
+    path: str, take: Callable[[str, bytes, int], str | None], on_bad: OnBad, opened: Opener, size: int
+) -> Generator[tuple[list[str], int], None, None]:
     found: list[str] = []
     characters = 0
-    with Path(path).open("rb") as raw, _unpacked(path, raw) as lines:
+    with opened(path) as raw, _unpacked(path, raw) as lines:
         try:
             for number, line in enumerate(lines):
                 try:
@@ -71,17 +84,17 @@ def _from_lines(
                     found, characters = [], 0
         except OSError as error:
             raise CorruptError(path, f"cannot be decompressed ({error})") from error
-    yield found, Path(path).stat().st_size
+    yield found, size
 
 
-def growth(path: str) -> float:
+def growth(path: str, *, opened: Opener = _local) -> float:
     """How many bytes each byte of a compressed file becomes, as far as its beginning tells."""
     total = 0
     try:
-        with Path(path).open("rb") as raw, _unpacked(path, raw) as file:
+        with opened(path) as raw, _unpacked(path, raw) as file:
             while raw.tell() < _LOOK_BYTES and (piece := file.read(1 << 20)):
                 total += len(piece)
-            return total / max(1, raw.tell())
+            return float(total / max(1, raw.tell()))
     except OSError:  # said when all of it is read
         return 1.0
 
@@ -129,9 +142,9 @@ def _decoded(path: str, raw: bytes, row: int, what: str = "") -> str:
         raise CorruptError(path, f"{what}is not UTF-8 ({error.reason} at byte {error.start})", row) from error
 
 
-def _whole(path: str, on_bad: OnBad) -> Iterator[tuple[list[str], int]]:
+def _whole(path: str, on_bad: OnBad, opened: Opener, size: int) -> Generator[tuple[list[str], int], None, None]:
     try:
-        with Path(path).open("rb") as raw, _unpacked(path, raw) as file:
+        with opened(path) as raw, _unpacked(path, raw) as file:
             content = file.read()
     except OSError as error:
         raise CorruptError(path, f"cannot be decompressed ({error})") from error
@@ -140,15 +153,17 @@ def _whole(path: str, on_bad: OnBad) -> Iterator[tuple[list[str], int]]:
         texts.append(_decoded(path, content.removeprefix(_BOM), 0))
     except DataError as error:
         on_bad(error)
-    yield texts, Path(path).stat().st_size
+    yield texts, size
 
 
-def _from_parquet(path: str, column: str, on_bad: OnBad) -> Iterator[tuple[list[str], int]]:
-    size, row = Path(path).stat().st_size, 0
+def _from_parquet(
+    path: str, column: str, on_bad: OnBad, opened: Opener, size: int
+) -> Generator[tuple[list[str], int], None, None]:
+    row = 0
     try:
-        file = pq.ParquetFile(path)
-        _check_column(path, file.schema_arrow, column)
-        with file:
+        # Arrow reads a file of this machine itself.
+        with nullcontext(path) if opened is _local else opened(path) as place, pq.ParquetFile(place) as file:
+            _check_column(path, file.schema_arrow, column)
             for batch in file.iter_batches(batch_size=_at_once(file.metadata, column), columns=[column]):
                 texts = []
                 for raw in batch.column(column).cast(pa.large_binary()).to_pylist():  # strings may be any bytes

@@ -3,7 +3,7 @@
 import ast
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -38,11 +38,17 @@ class Header:
 
 def read_header(path: str) -> Header:
     """Parse and check a file's header; the data is not touched."""
-    if nbytes(path) == 0:
-        raise EmptyFileError(path, "the file is empty; expected a .npy header and rows")
+    size = nbytes(path)
     with Path(path).open("rb") as file:
-        head = file.read(_PREFIX)
-        return header_in(path, head + file.read(header_bytes(path, head) - len(head)))
+        return header_of(path, file, size)
+
+
+def header_of(path: str, file: IO[bytes], size: int) -> Header:
+    """The header of an open file of this size."""
+    if size == 0:
+        raise EmptyFileError(path, "the file is empty; expected a .npy header and rows")
+    head = file.read(_PREFIX)
+    return header_in(path, head + file.read(header_bytes(path, head) - len(head)))
 
 
 def header_bytes(path: str, head: bytes) -> int:
