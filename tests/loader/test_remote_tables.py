@@ -481,9 +481,6 @@ def test_a_chunk_that_is_not_there_is_named_or_filled(store: Store) -> None:
 
 
 def test_volumes_that_are_none_are_named(store: Store) -> None:
-    scans.write_tiff(store.root / "tiff" / "a.tif", np.zeros((2, 3, 4), np.uint8))
-    with pytest.raises(errors.UsageError, match=r"Zarr is read, and no TIFF"):
-        opened(store, "tiff/", patch=(1, 2, 2))
     with pytest.raises(errors.NoDataError, match=r"no volume matches s3://data/none/\*\.zarr"):
         opened(store, "none/*.zarr", patch=(1, 2, 2))
     write_zarr2(store.root / "older.zarr" / "0", np.zeros((4, 4, 4), np.uint16), ".")
