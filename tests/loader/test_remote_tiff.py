@@ -2,8 +2,9 @@
 
 import io
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -16,8 +17,13 @@ from loader.scans import write_tiff
 from loader.sources import access
 from stoker import errors
 from stoker.loader.front import Loader
+from stoker.loader.source.parts import PIECE, Object
+from stoker.loader.source.tiff_remote import RemoteTiff
 from stoker.loader.stats import Stats
 from stoker.sim.store import Store
+
+if TYPE_CHECKING:
+    from stoker.loader.source.tier import Tier
 
 PATCH = (6, 20, 24)
 
@@ -260,7 +266,38 @@ def test_what_cannot_be_opened_is_named_or_left_out(
     assert len(epoch(source)[0]) > 0
 
 
-def test_a_stack_that_goes_while_it_is_opened_is_no_smaller_stack(store: Store, tmp_path: Path) -> None:
+class Pieces:
+    """What a stack asks of its tier, of a file of which only some pieces are there."""
+
+    def __init__(self, path: Path, there: int) -> None:
+        self._body, self._there = path.read_bytes(), there
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        yield
+
+    def soon(self, pieces: Any) -> None:
+        pass
+
+    def take(self, piece: int) -> bytes:
+        if piece >= self._there:
+            raise errors.VanishedError("s3://data/0.tif", "the object is gone")
+        return self._body[piece * PIECE : (piece + 1) * PIECE]
+
+
+@pytest.mark.parametrize("how", [{"compression": "zlib"}, {"contiguous": False}, {}])
+def test_a_stack_that_goes_while_its_tags_are_read_is_no_smaller_stack(tmp_path: Path, how: dict[str, Any]) -> None:
+    path = tmp_path / "0.tif"
+    with tifffile.TiffWriter(path) as file:
+        for page in volume(0, (24, 300, 320)):
+            file.write(page, photometric="minisblack", **how)
+    nbytes = path.stat().st_size
+    for there in range(-(-nbytes // PIECE)):
+        with pytest.raises(errors.VanishedError, match=r"0\.tif: the object is gone"):
+            RemoteTiff("s3://data/0.tif", cast("Tier", Pieces(path, there)), Object(0, nbytes, 0))
+
+
+def test_a_stack_that_is_gone_before_it_is_opened_is_named_or_left_out(store: Store, tmp_path: Path) -> None:
     for number in range(2):
         plain(store.root / "vol" / f"{number}.tif", volume(number, (24, 300, 320)), compression="zlib")
     how: dict[str, Any] = {"cache": tmp_path / "cache", "cache_bytes": "1MiB"}
