@@ -24,6 +24,7 @@ from loader import scans, sources, texts
 from loader.sources import access, check
 from stoker import errors
 from stoker.loader.front import Loader
+from stoker.loader.source import listing
 from stoker.loader.stats import Stats
 from stoker.sim.store import Store
 
@@ -555,6 +556,66 @@ def test_a_text_that_comes_spoiled_is_never_used(tmp_path: Path) -> None:
         pytest.raises(errors.ChecksumError, match=r"s3://data/a\.jsonl"),
     ):
         opened(store, "a.jsonl", retries=1, cache=tmp_path / "cache", **how)
+
+
+def goes_once_listed(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    listed = listing.opened
+
+    def opened_and_gone(*given: Any, **how: Any) -> Any:
+        found = listed(*given, **how)
+        path.unlink()
+        return found
+
+    monkeypatch.setattr(listing, "opened", opened_and_gone)
+
+
+@pytest.mark.parametrize("kind", ["text", "tokens"])
+def test_a_text_that_is_gone_is_named_or_left_out(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    how: dict[str, Any] = {"length": texts.LENGTH, "pad": -1, "cache": tmp_path / "cache"}
+    for first in (0, 20, 40):
+        rows = [texts.words(i) for i in range(first, first + 20)]
+        texts.write(store.root / "text" / f"{first}.jsonl", rows)
+    if kind == "text":
+        how |= {"tokenizer": texts.tokenizer(tmp_path)}
+    else:
+        made = {"tokenizer": texts.tokenizer(tmp_path), "cache": tmp_path / "made"}
+        for path in sorted((store.root / "text").iterdir()):
+            stoker.open(path, **(how | made))
+            next((tmp_path / "made").glob("*.tokens")).rename(path.with_suffix(".tokens"))
+            path.unlink()
+    path = next((store.root / "text").glob("20.*"))
+    body = path.read_bytes()
+    goes_once_listed(monkeypatch, path)
+    with pytest.raises(errors.VanishedError, match=rf"s3://data/text/{path.name}: the object is gone"):
+        opened(store, "text/", **how)
+    path.write_bytes(body)
+    source = opened(store, "text/", on_error="skip", **how)
+    assert [(one.path, one.reason.partition(";")[0]) for one in source.skipped] == [
+        (f"s3://data/text/{path.name}", "the object is gone")
+    ]
+    got, stats = epoch(source)
+    assert got == [*range(20), *range(40, ROWS)]
+    assert [one.path for one in stats.skipped] == [f"s3://data/text/{path.name}"]
+    monkeypatch.undo()
+    path.write_bytes(body)  # it is back, and nothing says that it was gone
+    assert epoch(opened(store, "text/", on_error="skip", **how))[0] == list(range(ROWS))
+    goes_once_listed(monkeypatch, path)
+    alone = {"cache": tmp_path / "other"}
+    with pytest.raises(errors.NoDataError, match=r"none of 1 files can be loaded; the first: the object is gone"):
+        opened(store, f"text/{path.name}", on_error="skip", **(how | alone))
+
+
+def test_a_text_that_is_a_link_to_nothing_is_named_or_left_out(tmp_path: Path) -> None:
+    texts.write(tmp_path / "text" / "a.jsonl", [texts.words(i) for i in range(ROWS)])
+    (tmp_path / "text" / "b.jsonl").symlink_to(tmp_path / "not_fetched")
+    how: dict[str, Any] = {"tokenizer": texts.tokenizer(tmp_path), "length": texts.LENGTH, "pad": -1}
+    with pytest.raises(errors.VanishedError, match=r"b\.jsonl: is a link to"):
+        stoker.open(f"file://{tmp_path}/text/", cache=tmp_path / "cache", **how)
+    source = stoker.open(f"file://{tmp_path}/text/", cache=tmp_path / "cache", on_error="skip", **how)
+    assert [Path(one.path).name for one in source.skipped] == ["b.jsonl"]
+    assert epoch(source)[0] == list(range(ROWS))
 
 
 def test_packed_tokens_of_a_store_are_kept_here(store: Store, tmp_path: Path) -> None:
