@@ -24,7 +24,7 @@ from loader import scans, sources, texts
 from loader.sources import access, check
 from stoker import errors
 from stoker.loader.front import Loader
-from stoker.loader.source import listing
+from stoker.loader.source import listing, parquet_remote
 from stoker.loader.stats import Stats
 from stoker.sim.store import Store
 
@@ -170,6 +170,21 @@ def test_only_the_columns_that_are_wanted_are_brought(store: Store) -> None:
     with Loader(source, 100) as loader:
         assert [int(i) for batch in loader for i in batch["id"]] == list(range(4000))
     assert source.remote().bytes_received < 400_000
+
+
+def test_of_many_footers_only_some_are_kept_as_they_are_used(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources.parquet(store.root / "rows", [12] * 5).close()
+    (store.root / "rows" / "other.parquet").write_bytes(b"")
+    one = pq.read_metadata(store.root / "rows" / "000.parquet").serialized_size + 8
+    monkeypatch.setattr(parquet_remote, "_PARSED_BYTES", 2 * one + 99)
+    source = opened(store, on_error="skip")
+    for threads in (0, 4):
+        assert epoch(source, threads=threads)[0] == list(range(ROWS))
+        assert len(source._footers._parsed) == 2
+    assert sorted(source._footers._packed) == source.paths()
+    monkeypatch.setattr(parquet_remote, "_PARSED_BYTES", 0)
+    assert epoch(source)[0] == list(range(ROWS))
+    assert len(source._footers._parsed) == 1  # the one in use
 
 
 def test_a_footer_longer_than_the_first_guess_is_read_whole(store: Store) -> None:
