@@ -212,11 +212,13 @@ def test_a_burst_of_errors_is_retried_and_counted(tmp_path: Path, write: Any, fa
 def test_a_short_body_is_asked_for_again(tmp_path: Path, write: Any) -> None:
     write(tmp_path / "bucket" / "rows")
     with Store(tmp_path / "bucket", faults=["truncate:rate=0.4"]) as store:
-        got, stats = epoch(opened(store, retries=20))
+        source = opened(store, retries=20)
+        got, _ = epoch(source)
         struck = store.stats()["faults"]["truncate"]
     assert got == list(range(ROWS))
-    assert stats.remote is not None
-    assert stats.remote.rejected == stats.remote.retries == struck > 0
+    # What was asked for ahead of the next epoch may have been given up before it was asked for again.
+    assert 0 < source.remote().rejected <= struck
+    assert source.remote().retries <= source.remote().rejected
 
 
 @KINDS
