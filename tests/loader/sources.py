@@ -153,6 +153,15 @@ def remote_zarr(folder: Path, sizes: Sequence[int]) -> Source:
     return stoker.open(f"{url}/vol/", patch=scans.PATCH, labels=f"{url}/lab/*.zarr", **how)
 
 
+def remote_tiff(folder: Path, sizes: Sequence[int]) -> Source:
+    """The same stacks in a store, without a cache."""
+    where, prefix = store(), f"{folder.name}-{next(_numbers)}"
+    scans.tiff(where.root / prefix, sizes).close()
+    url = f"s3://{where.bucket}/{prefix}"
+    how: dict[str, Any] = {"sampling": "grid", "store_options": access(where)}
+    return stoker.open(f"{url}/vol/*.tif", patch=scans.PATCH, labels=f"{url}/lab/", **how)
+
+
 _numbers = itertools.count()
 
 
@@ -228,7 +237,8 @@ KINDS: dict[str, Callable[[Path, Sequence[int]], Source]] = {
     "remote npy": remote_npy,
     "remote parquet": remote_parquet,
     "remote zarr": remote_zarr,
+    "remote tiff": remote_tiff,
 }
 
-SLOW = ("images", "remote images", "remote npy", "remote parquet", "remote zarr", "zarr", "tiff")
+SLOW = ("images", "remote images", "remote npy", "remote parquet", "remote zarr", "remote tiff", "zarr", "tiff")
 """Kinds with a file, or a request, for each row: the laws run over them with fewer examples (test_slow_laws.py)."""

@@ -327,6 +327,34 @@ def test_a_compressed_stack_takes_the_memory_of_a_page_not_of_all_pages_around_a
     assert peak_bytes < 8e6
 
 
+def test_a_compressed_stack_that_is_written_anew_is_read_as_it_is_now(tmp_path: Path) -> None:
+    path = tmp_path / "vol" / "0.tif"
+    write_tiff(path, volume(0), photometric="minisblack", compression="zlib")
+    stack = open_volume(str(path))
+    write_tiff(path, volume(1), photometric="minisblack", compression="zlib", rowsperstrip=5)
+    np.testing.assert_array_equal(stack.read(stack.whole()), volume(1))
+    write_tiff(path, volume(1, (20, 24, 29)), photometric="minisblack", compression="zlib")
+    with pytest.raises(errors.OtherTypeError, match=r"0\.tif: .*shape \(20, 24, 29\); it was .*\(20, 24, 28\) when"):
+        stack.read(stack.whole())
+
+
+def test_of_a_compressed_stack_only_the_strips_of_a_box_are_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "vol" / "0.tif"
+    write_tiff(path, volume(0), photometric="minisblack", compression="zlib", rowsperstrip=6)
+    with tifffile.TiffFile(path) as file:
+        last: Any = file.pages[4]
+        at = last.dataoffsets[3]
+    with path.open("r+b") as damaged:
+        damaged.seek(at)
+        damaged.write(b"nonsense")
+    stack = open_volume(str(path))
+    box = (slice(2, 9), slice(3, 18), slice(0, 28))
+    np.testing.assert_array_equal(stack.read(box), volume(0)[box])
+    assert stack.voxels_read(box) == 7 * 18 * 28
+    with pytest.raises(errors.CorruptError, match=r"0\.tif: page 4: "):
+        stack.read(stack.whole())
+
+
 def test_all_types_of_a_stack_arrive_that_torch_has(tmp_path: Path) -> None:
     for kind in ("i8", "u8", "u4", "f2", "?"):
         array = volume(0).astype(kind)

@@ -10,7 +10,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from stoker.loader.source.interface import Source
-from stoker.loader.source.text import TextSource, open_text
+from stoker.loader.source.open_text import open_text
+from stoker.loader.source.text import TextSource
 from stoker.loader.source.tokenise import Recipe, Spent, tokenise, tokenizer_text
 
 WORDS = 400
@@ -48,7 +49,7 @@ def _files(folder: Path, sizes: Sequence[int], exactly: int | None) -> list[str]
 def _open(folder: Path, sizes: Sequence[int], *, pack: bool) -> Source:
     files = _files(folder, sizes, LENGTH if pack else None)
     recipe = Recipe(tokenizer_text(tokenizer(folder)))
-    found = tokenise(files, recipe, folder / "cache", Spent())
+    found: Any = tokenise(files, recipe, folder / "cache", Spent())
     return TextSource(files, found, length=LENGTH, pack=pack, pad=-1, block_rows=4)
 
 

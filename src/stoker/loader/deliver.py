@@ -11,6 +11,7 @@ from typing import Any
 from stoker.errors import ClosedError, ForkedError, LoaderError
 from stoker.loader.cores import use_one_core
 from stoker.loader.fetch import Batches, Failed
+from stoker.loader.hold import Hold
 from stoker.loader.ranks import Ticket
 from stoker.loader.source.interface import Reader
 from stoker.loader.windows import Job, Ready, Windows
@@ -57,6 +58,7 @@ class Stream:
         self._windows = windows
         self._batches = batches
         self._reader = reader
+        self._hold = Hold()
         self._upcoming: deque[Ticket] = deque()
         """Tickets from the next to be taken on; the first `_handed - _taken` of them are being made."""
         self._made: dict[int, Any] = {}
@@ -242,7 +244,8 @@ class Stream:
         self._lock.release()
         begin = time.perf_counter()
         try:
-            result = job.run()
+            with self._hold.at_work():
+                result = job.run()
         except BaseException as error:
             if not self.threads_most and not isinstance(error, Exception):
                 raise
@@ -288,6 +291,7 @@ class Stream:
             self._fault = self._stopped = None
             for waiting in (self._work, self._rest, self._out):
                 waiting.notify_all()
+        self._hold.close()
         if self._reader is not None:
             self._reader.close()
         for thread in self._pool if join and not inside else ():

@@ -19,7 +19,7 @@ _KINDS = {".npy": "stoker.loader.source.npy.NpySource", ".parquet": "stoker.load
 
 # Kinds that need to be told how to make rows, by the option that tells.
 _BY_OPTION = {
-    "length": ("stoker.loader.source.text", "open_text"),
+    "length": ("stoker.loader.source.open_text", "open_text"),
     "patch": ("stoker.loader.source.open_volumes", "open_volumes"),
 }
 _NEEDS = {

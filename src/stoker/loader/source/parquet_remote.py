@@ -1,6 +1,8 @@
 """Parquet in a store: of each object the footer when it is opened, then the chosen columns of a row group at a time."""
 
 import io
+import threading
+import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -21,6 +23,8 @@ _TAIL_BYTES = 1 << 16
 _END = 8
 _AT_ONCE = 256
 """Footers that are in memory at once."""
+_PARSED_BYTES = 1 << 23
+"""Footers of so many bytes are kept as Arrow has them, which is eight times as much."""
 _GAP_BYTES = 1 << 18
 """Columns that are not wanted are read all the same if they are so small: another request costs more."""
 _PIECE_BYTES = 1 << 23
@@ -73,6 +77,42 @@ class Spans(io.RawIOBase):
         return b"".join(found)
 
 
+class Footers:
+    """What says where columns lie: of each object as it was read, compressed, and of those used last as Arrow has it.
+
+    Of thousands of objects with hundreds of row groups each, Arrow's would take more memory than the data that is held.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._packed: dict[str, bytes] = {}
+        self._parsed: dict[str, tuple[int, Any]] = {}
+
+    def put(self, path: str, tail: bytes) -> tuple[Any, pa.Schema]:
+        """Keep the footer at the end of an object; its metadata and schema."""
+        found = footer(path, pa.BufferReader(tail))  # Arrow takes it for a small file
+        self._packed[path] = zlib.compress(tail[len(tail) - _footer_bytes(tail) :], 1)
+        return found
+
+    def keep(self, paths: Sequence[str]) -> None:
+        """Only these are needed."""
+        self._packed = {path: self._packed[path] for path in paths}
+
+    def get(self, path: str) -> Any:
+        """The metadata of an object."""
+        with self._lock:
+            if path in self._parsed:
+                self._parsed[path] = found = self._parsed.pop(path)  # the latest
+                return found[1]
+        tail = zlib.decompress(self._packed[path])
+        metadata, _ = footer(path, pa.BufferReader(tail))
+        with self._lock:
+            self._parsed[path] = (len(tail), metadata)
+            while len(self._parsed) > 1 and sum(size for size, _ in self._parsed.values()) > _PARSED_BYTES:
+                del self._parsed[next(iter(self._parsed))]
+        return metadata
+
+
 class RemoteParquetSource(OfTier, ParquetSource):
     """Use `stoker.open("s3://bucket/events/*.parquet")`."""
 
@@ -90,9 +130,12 @@ class RemoteParquetSource(OfTier, ParquetSource):
         addresses = [listed.address(row) for row in range(len(listed))]
         self._at_object = {address: row for row, address in enumerate(addresses)}
         self._tails: dict[str, Any] = {}
-        self._metadata: dict[str, Any] = {}
+        self._footers = Footers()
+        self._places: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        """By file and row group: where the chosen columns lie."""
         super().__init__(addresses, columns=columns, on_error=on_error)
         self._tails = {}
+        self._footers.keep(self._paths)
         self._lay_out()
 
     def _look(self, path: str) -> tuple[Any, pa.Schema, int]:
@@ -106,10 +149,16 @@ class RemoteParquetSource(OfTier, ParquetSource):
             raise EmptyFileError(path, "the object is empty; expected Parquet")
         if isinstance(tail, BaseException):
             raise tail
-        metadata, schema = footer(path, pa.PythonFile(Spans(nbytes, [(nbytes - len(tail), tail)]), "r"))
+        metadata, schema = self._footers.put(path, tail)
         _check_places(path, metadata, nbytes)
-        self._metadata[path] = metadata
+        self._looked_at_bytes = nbytes
         return metadata, schema, nbytes
+
+    def _measure(self, group: Any, file: int, number: int, first: int) -> Any:
+        """Where its columns lie is noted too, while the footer is at hand."""
+        stored = [chunk for _, chunk in self._chunks(group)]
+        self._places[file, number] = _spans(stored, self._looked_at_bytes)
+        return super()._measure(group, file, number, first)
 
     def _lay_out(self) -> None:
         """The pieces of each row group: its chosen columns, those together that lie near each other."""
@@ -117,13 +166,12 @@ class RemoteParquetSource(OfTier, ParquetSource):
         self._pieces: list[range] = []
         self._first_bytes: list[int] = []
         for group in self._groups:
-            path = self._paths[group.file]
-            stored = [chunk for _, chunk in self._chunks(self._metadata[path].row_group(group.group))]
-            at, before = self._at_object[path], len(ranges)
-            for start, stop in _spans(stored, self._sizes[group.file]):
+            at, before = self._at_object[self._paths[group.file]], len(ranges)
+            for start, stop in self._places[group.file, group.group]:
                 cuts = [*range(start, stop, _PIECE_BYTES), stop]
                 ranges += [(at, a, b) for a, b in pairwise(cuts)]
             self._pieces.append(range(before, len(ranges)))
+        self._places = {}
         self._first_bytes = [start for _, start, _ in ranges]
         self._tier.lay_out(Pieces.of(self.store.listed, ranges))
 
@@ -140,7 +188,7 @@ class RemoteParquetSource(OfTier, ParquetSource):
             spans = pa.PythonFile(Spans(self._sizes[group.file], parts), "r")
             return pq.ParquetFile(
                 spans,
-                metadata=self._metadata[self._paths[group.file]],
+                metadata=self._footers.get(self._paths[group.file]),
                 pre_buffer=False,
                 page_checksum_verification=True,
             )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from stoker.errors import ClosedError
+from stoker.loader import hold
 from stoker.loader.cache import Cache
 from stoker.loader.scratch import Scratch
 from stoker.loader.source.counters import Counters
@@ -38,7 +39,8 @@ class Pull:
         self._next: deque[Want] = deque()
         self._window = 0
         self._ahead_bytes = 0
-        self._waited: set[Want] = set()
+        self._taken: dict[int, Want] = {}
+        """By piece: what somebody waits for now; whoever takes it too waits for the same."""
         self._closed = False
         self.budget_bytes = AHEAD_BYTES
         self._transfer = Transfer(remote, listed, cache, limit=limit, counters=counters, supply=self._supply)
@@ -50,6 +52,8 @@ class Pull:
         with self._lock:
             self._window += 1
             for row in lacking.tolist():
+                if row in self._taken:
+                    continue
                 if row not in self._wants:
                     self._wants[row] = want = Want(row, 0)
                     self._next.append(want)
@@ -59,38 +63,63 @@ class Pull:
     def take(self, row: int, scratch: Scratch) -> Any:
         """The bytes of a piece, as soon as they are here; what the cache has is read into `scratch`."""
         with self._lock:
-            want = self._wants.get(row)
-            self._drop(row)
-        self._transfer.wake()  # there is room for another one
-        if want is None and self._cache is not None:
+            is_coming = row in self._wants or row in self._taken
+        if not is_coming and self._cache is not None:
             is_there = self._cache.has(row)
             self._counters.add("cache_hits" if is_there else "cache_misses")
             if is_there and (data := self._kept(row, scratch)) is not None:
                 return data
         elif self._cache is not None:
             self._counters.add("cache_misses")
-        return self._wait(want or Want(row, 0), scratch)
+        return self._wait(row, scratch)
 
-    def _wait(self, want: Want, scratch: Scratch) -> Any:
+    def _wait(self, row: int, scratch: Scratch) -> Any:
         """Ask for it, unless that is done; again if it vanished from the cache before it was read."""
         while True:
-            with self._lock:
-                self._waited.add(want)
-            if not want.issued and not want.done:
-                self._transfer.hurry(want)
-            if self._closed:
-                self._abandon()
+            want = self._joined(row)
             try:
-                data = want.wait()
+                self._transfer.wake()  # there is room for another one
+                if not want.issued and not want.done:
+                    self._transfer.hurry(want)
+                if self._closed:
+                    self._abandon()
+                data = self._came(want)
             finally:
-                want.data = None  # it may still stand in the queue
-                with self._lock:
-                    self._waited.discard(want)
+                self._part(want)
             if data is None:  # another process brought it
-                data = self._kept(want.row, scratch)
+                data = self._kept(row, scratch)
             if data is not None:
                 return data
-            want = Want(want.row, 0)
+
+    def _joined(self, row: int) -> Want:
+        """The want of a piece for one more taker: the one that others wait for, that was asked for ahead, or new."""
+        with self._lock:
+            want = self._taken.get(row)
+            if want is None or (want.done and want.data is None):
+                want = self._wants.get(row) or Want(row, 0)
+                self._drop(row)
+                self._taken[row] = want
+            want.takers += 1
+            return want
+
+    def _part(self, want: Want) -> None:
+        with self._lock:
+            want.takers -= 1
+            if not want.takers:
+                want.data = None  # it may still stand in the queue
+                if self._taken.get(want.row) is want:
+                    del self._taken[want.row]
+
+    @staticmethod
+    def _came(want: Want) -> Any:
+        """Its bytes once they are here; the stream that the thread works for may be closed before."""
+        if not want.done:
+            event = threading.Event()
+            with hold.of_thread().waiting(event):
+                want.sleep(event)
+        if not want.done:
+            raise ClosedError("the loader was closed while it waited for an object")
+        return want.wait()
 
     def _kept(self, row: int, scratch: Scratch) -> Any:
         assert self._cache is not None
@@ -145,7 +174,7 @@ class Pull:
 
     def _abandon(self) -> None:
         with self._lock:
-            waited = [want for want in self._waited if not want.done]
+            waited = [want for want in self._taken.values() if not want.done]
         for want in waited:
             want.finish(error=ClosedError("the loader was closed while it waited for an object"))
 

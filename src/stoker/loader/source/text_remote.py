@@ -26,8 +26,9 @@ _ATTEMPTS = 3
 class RemoteTexts:
     """Objects that are read once, from end to end."""
 
-    def __init__(self, store: Store, kinds: Sequence[str]) -> None:
-        self._store, self._kinds = store, kinds
+    def __init__(self, store: Store, kinds: Sequence[str], lost: Sequence[DataError] = ()) -> None:
+        """`lost` are those that were named and cannot be brought."""
+        self._store, self._kinds, self.lost = store, kinds, lost
         listed = store.listed
         self.addresses = [listed.address(row) for row in range(len(listed))]
         self._rows = {address: row for row, address in enumerate(self.addresses)}
@@ -106,10 +107,11 @@ class RemoteTexts:
 def find(addresses: Sequence[str], suffixes: Sequence[str], **how: Any) -> RemoteTexts:
     """The texts of an address, a folder, a glob or a list of these."""
     root, names = listing.root_of(addresses)
-    if lost := listing.dangling(root, names, suffixes):
-        raise lost[0]
+    lost = listing.dangling(root, names, suffixes)
     store = listing.opened(root, "texts", names, **how)
     rows = listing.chosen(store.listed.keys.to_pylist(), names, suffixes)
+    if not rows and lost:
+        raise lost[0]
     if not rows:
         raise NoDataError(f"no object matches {', '.join(addresses)}; expected {', '.join(suffixes)}")
-    return RemoteTexts(replace(store, listed=store.listed.take(np.array(rows, np.int64))), suffixes)
+    return RemoteTexts(replace(store, listed=store.listed.take(np.array(rows, np.int64))), suffixes, lost)

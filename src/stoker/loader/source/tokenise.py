@@ -118,12 +118,12 @@ class Texts(Protocol):
 
 def tokenise(
     paths: list[str], recipe: Recipe, cache: Path, spent: Spent, texts: Texts | None = None
-) -> list[tokens.TokenFile]:
-    """The tokens of each file, from the cache where they are there and whole."""
+) -> list[tokens.TokenFile | DataError]:
+    """The tokens of each file, from the cache where they are there and whole; or why it cannot be had."""
     make_cache(cache)
     texts = texts or _Files(cache)
     names = [cache / f"{recipe.key(path, texts.digest(path))}{tokens.SUFFIX}" for path in paths]
-    found = [_cached(name, recipe) for name in names]
+    found: list[tokens.TokenFile | DataError | None] = [_cached(name, recipe) for name in names]
     todo = [at for at, one in enumerate(found) if one is None]
     if todo:
         # Ranks and runs on one machine tokenise once: the others wait here, and then find it done.
@@ -136,9 +136,14 @@ def tokenise(
                     found[at] = _cached(names[at], recipe)
                     if found[at] is None:
                         tokenizer = tokenizer or recipe.load()
-                        with texts.local(paths[at], cache) as path:
-                            found[at] = _make(path, names[at], recipe, tokenizer, spent, progress)
-                        spent.tokenised.append(paths[at])
+                        try:
+                            with texts.local(paths[at], cache) as path:
+                                found[at] = _make(path, names[at], recipe, tokenizer, spent, progress)
+                            spent.tokenised.append(paths[at])
+                        except DataError as error:  # it was not brought; that is not kept, for it may be back next time
+                            if recipe.on_error == "raise":
+                                raise
+                            found[at] = error
     return [one for one in found if one is not None]
 
 

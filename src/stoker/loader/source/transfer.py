@@ -43,7 +43,7 @@ class Want:
     """One object on its way. Has either `data` (None: it is in the cache) or `error` once it is `done`."""
 
     __slots__ = (
-        "_event",
+        "_events",
         "asked",
         "begun_s",
         "claimed",
@@ -55,6 +55,7 @@ class Want:
         "name",
         "nbytes",
         "row",
+        "takers",
         "tries",
     )
 
@@ -73,25 +74,26 @@ class Want:
         """When the request under way was sent; 0 if none is."""
         self.asked: set[asyncio.Future[Any]] = set()
         self.hedged = False
-        self._event: threading.Event | None = None
+        self.takers = 0  # threads that want its data, where they may be several
+        self._events: list[threading.Event] = []
 
     def finish(self, data: Any = None, error: BaseException | None = None) -> None:
         """Wake whoever waits; called once."""
         self.data, self.error = data, error
         with _waking:
-            self.done, event = True, self._event
-        if event is not None:
+            self.done = True
+        for event in self._events:
             event.set()
 
-    def sleep(self) -> None:
-        """Until it is done, well or badly. Ends: every attempt does, and so does closing."""
+    def sleep(self, event: threading.Event | None = None) -> None:
+        """Until it is done, well or badly, or the event is set. Ends: every attempt does, and so does closing."""
         if not self.done:
-            event = threading.Event()
+            event = event or threading.Event()
             with _waking:
-                if not self.done:
-                    self._event = event
-            if self._event is not None:
-                event.wait()
+                if self.done:
+                    return
+                self._events.append(event)
+            event.wait()
 
     def wait(self) -> Any:
         """The object's bytes, or None if it is in the cache."""

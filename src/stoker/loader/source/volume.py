@@ -7,7 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from stoker.errors import (
     VanishedError,
 )
 from stoker.loader.source.paths import Paths, check_local, nbytes, walk
+from stoker.loader.source.tiff import Stack
 
 Box = tuple[slice, ...]
 """A slice for each axis."""
@@ -182,76 +183,53 @@ def told(error: Exception) -> str:
 
 
 class TiffVolume(Volume):
-    """A stack of pages in one TIFF file: mapped where its pixels lie plainly in a row, else decoded page by page."""
+    """A stack of pages in one TIFF file: mapped where its pixels lie plainly in a row, else by its strips or tiles."""
 
     def __init__(self, path: str) -> None:
-        try:
-            import tifffile
-        except ImportError as error:
-            raise MissingExtraError("tifffile", "volumes") from error
         self.path = path
-        self._tifffile = tifffile
         if nbytes(path) == 0:
             raise EmptyFileError(path, "the file is empty; expected a TIFF stack")
-        try:
-            with tifffile.TiffFile(path) as file:
-                series = file.series[0]
-                # By its name: of two types of the same bits, torch knows one, and tifffile may give the other.
-                self.shape, self.dtype = tuple(series.shape), np.dtype(np.dtype(series.dtype).str)
-                self._offset: Any = series.dataoffset  # None if the pixels do not lie plainly in a row
-                self._order = file.byteorder
-                pages = len(series.pages)
-                compression = tifffile.COMPRESSION(series.keyframe.compression)
-                whole = self._offset is not None or _has_last_page(file)
-                found = len(file.pages)
-        except (tifffile.TiffFileError, ValueError, IndexError, KeyError) as error:
-            raise CorruptError(path, f"cannot be opened as TIFF ({error})") from error
-        if not whole:
-            raise TruncatedError(path, f"cut short: {found} pages are there, and the last one says that more follow")
-        if self._offset is not None:
-            self.chunk = (1,) * len(self.shape)
-            self._check_size()
-        else:
-            if compression not in tifffile.TIFF.DECOMPRESSORS:
-                raise UsageError(
-                    f"{path} is compressed with {compression.name}, which tifffile decodes with imagecodecs; "
-                    "run: pip install imagecodecs"
-                )
-            if pages != self.shape[0]:
-                raise OtherTypeError(path, f"has {pages} pages for a shape of {self.shape}; expected a page per slice")
-            self.chunk = (1, *self.shape[1:])
+        self._stack, self._seen = Stack(path, path), _stamp(path)
+        self.shape, self.dtype, self.chunk = self._stack.shape, self._stack.dtype, self._stack.chunk
+        if self._stack.offset is not None:
+            self._check_size(self._stack.offset)
 
-    def _check_size(self) -> None:
+    def _check_size(self, offset: int) -> None:
         """Refuse a file that was cut short: reading a mapping past the end of its file ends the process."""
-        try:
-            there = Path(self.path).stat().st_size - self._offset
-        except FileNotFoundError:
-            raise VanishedError(self.path, "was there when it was opened, and is not any more") from None
-        needed = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        there, needed = Path(self.path).stat().st_size - offset, self._stack.nbytes
         if there < needed:
             raise TruncatedError(self.path, f"cut short: its voxels take {needed} bytes, {max(0, there)} are there")
 
     def read(self, box: Box) -> NDArray[Any]:
         """The voxels of a box."""
-        if self._offset is not None:
-            self._check_size()
-            stored = self.dtype.newbyteorder(self._order)
-            mapped = np.memmap(self.path, stored, "r", self._offset, self.shape)
-            return np.ascontiguousarray(mapped[box], self.dtype.newbyteorder("="))
-        found = np.empty([cut.stop - cut.start for cut in box], self.dtype.newbyteorder("="))
-        number = box[0].start
         try:
-            with self._tifffile.TiffFile(self.path) as file:
-                pages: Any = file.series[0].pages
-                for number in range(box[0].start, box[0].stop):  # one at a time: a page may be far larger than its cut
-                    page = pages[number].asarray(maxworkers=1)
-                    found[number - box[0].start] = page.reshape(self.shape[1:])[box[1:]]
+            offset = self._stack.offset
+            if offset is not None:
+                self._check_size(offset)
+                stored = self.dtype.newbyteorder(self._stack.byteorder)
+                mapped = np.memmap(self.path, stored, "r", offset, self.shape)
+                return np.ascontiguousarray(mapped[box], self.dtype.newbyteorder("="))
+            with Path(self.path).open("rb") as file:
+                return self._as_it_is().read(box, lambda start, stop: self._fetch(file, start, stop))
         except FileNotFoundError:
             raise VanishedError(self.path, "was there when it was opened, and is not any more") from None
-        except IndexError as error:
-            raise TruncatedError(self.path, f"page {number} is not there any more") from error
-        except Exception as error:  # decoders raise errors of their own kinds
-            raise CorruptError(self.path, f"page {number}: {error}") from error
+
+    def _as_it_is(self) -> Stack:
+        """The stack; looked at again if somebody has written to the file."""
+        now = _stamp(self.path)
+        if now != self._seen:
+            stack = Stack(self.path, self.path)
+            if (stack.shape, stack.dtype) != (self.shape, self.dtype):
+                then = f"{self.dtype} of shape {self.shape}"
+                raise OtherTypeError(self.path, f"is {stack.dtype} of shape {stack.shape}; it was {then} when opened")
+            self._stack, self._seen = stack, now
+        return self._stack
+
+    def _fetch(self, file: IO[bytes], start: int, stop: int) -> bytes:
+        file.seek(start)
+        found = file.read(stop - start)
+        if len(found) < stop - start:
+            raise TruncatedError(self.path, f"cut short: pixels lie at bytes {start} to {stop}, behind its end")
         return found
 
     def identity(self) -> str:
@@ -264,13 +242,6 @@ def _stamp(path: str) -> tuple[int, int, int]:
     """Size and times of a file; that of its last change nobody can set back."""
     about = Path(path).stat()
     return about.st_size, about.st_mtime_ns, about.st_ctime_ns
-
-
-def _has_last_page(file: Any) -> bool:
-    """True if the chain of pages comes to its end; tifffile leaves out what follows a link that leads nowhere."""
-    file.filehandle.seek(file.pages.next_page_offset)
-    following = file.filehandle.read(file.tiff.offsetsize)
-    return len(following) == file.tiff.offsetsize and not any(following)
 
 
 def spatial(volume: Volume, patch: Sequence[int]) -> tuple[int, ...]:

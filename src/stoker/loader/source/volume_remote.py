@@ -6,86 +6,50 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import CorruptError, MissingExtraError, NoDataError, TruncatedError, UsageError
-from stoker.loader.scratch import of_thread
 from stoker.loader.source import listing
-from stoker.loader.source.pieces import Pieces
+from stoker.loader.source.parts import Object, Parts, cut, soon
 from stoker.loader.source.shards import Index, Sharding, plain, sharding_of
 from stoker.loader.source.tier import Store, Tier
+from stoker.loader.source.tiff_remote import RemoteTiff
 from stoker.loader.source.volume import TIFF, Box, Volume, check_array, misread, told
 
 METADATA = (".zarray", "zarr.json")
-PIECE = 1 << 20
-"""What is asked for at once, at most, of an object: of a shard only some chunks are needed."""
 _ROOT = "array/"
 _INDEXES = 256
 """Of shards, kept in memory."""
 
 
-class Object(NamedTuple):
-    """An object of an array, and its first piece."""
-
-    row: int
-    nbytes: int
-    first: int
-
-    def pieces(self, start: int, stop: int) -> range:
-        """The pieces that hold a range of it."""
-        return range(self.first + start // PIECE, self.first + -(-stop // PIECE))
-
-
-class Parts:
-    """Ranges of one object; a piece that several of them lie in is taken once."""
-
-    def __init__(self, tier: Tier, one: Object) -> None:
-        self._tier, self._one = tier, one
-        self._taken: dict[int, bytes] = {}
-
-    def lacking(self, start: int, stop: int) -> list[int]:
-        """The pieces of a range that were not taken yet."""
-        return [piece for piece in self._one.pieces(start, stop) if piece not in self._taken]
-
-    def read(self, start: int, stop: int) -> bytes:
-        """The bytes of a range."""
-        found = []
-        for piece in self._one.pieces(start, stop):
-            if piece not in self._taken:
-                self._taken[piece] = bytes(self._tier.take(piece, of_thread("read")))
-            at = (piece - self._one.first) * PIECE
-            found.append(self._taken[piece][max(start - at, 0) : stop - at])
-        return b"".join(found)
-
-
 class Arrays:
-    """The Zarr arrays of one store, by their addresses."""
+    """The Zarr arrays and TIFF stacks of one store, by their addresses."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.tier = Tier(store, "volumes")
-        keys, sizes = store.listed.keys.to_pylist(), store.listed.sizes.tolist()
-        ranges = [(row, at, min(size, at + PIECE)) for row, size in enumerate(sizes) for at in range(0, size, PIECE)]
-        counts = [-(-size // PIECE) for size in sizes]
-        firsts = [0, *itertools.accumulate(counts)]
-        self.tier.lay_out(Pieces.of(store.listed, ranges))
+        pieces, objects = cut(store.listed)
+        self.tier.lay_out(pieces)
+        keys = store.listed.keys.to_pylist()
         known = arrays_in(keys)
-        self._objects: dict[str, dict[str, Object]] = {self.address(array): {} for array in known}
-        for row, key in enumerate(keys):
-            array = next(one for one in _above(key) if one in known)
-            name = key[len(array) :].lstrip("/")
-            self._objects[self.address(array)][name] = Object(row, sizes[row], firsts[row])
+        self._objects: dict[str, dict[str, Object]] = {}
+        for one, key in zip(objects, keys, strict=True):
+            array = next((above for above in _above(key) if above in known), key)
+            self._objects.setdefault(self.address(array), {})[key[len(array) :].lstrip("/")] = one
 
     def address(self, array: str) -> str:
         """Of an array, from its key."""
         return f"{self.store.remote.url.rstrip('/')}/{array}".rstrip("/")
 
-    def open(self, address: str, *, fill_missing: bool) -> "RemoteZarr":
+    def open(self, address: str, *, fill_missing: bool) -> Volume:
         """One of them."""
-        return RemoteZarr(address, self.tier, self._objects[address], fill_missing=fill_missing)
+        objects = self._objects[address]
+        if "" in objects:
+            return RemoteTiff(address, self.tier, objects[""])
+        return RemoteZarr(address, self.tier, objects, fill_missing=fill_missing)
 
     def __contains__(self, address: str) -> bool:
         return address in self._objects
@@ -98,23 +62,28 @@ class Arrays:
 
 
 def find(addresses: Sequence[str], **how: Any) -> tuple[list[str], Arrays]:
-    """The arrays of an address, a folder, a glob or a list of these; sorted by name. `how` the store is asked."""
-    last = [one.rstrip("/").rpartition("/")[2] for one in addresses]
-    root, names = listing.root_of(
-        one if listing.is_pattern(name) else f"{one.rstrip('/')}/" for one, name in zip(addresses, last, strict=True)
-    )
-    store = listing.opened(root, "volumes", names, keys=False, **how)
+    """The volumes of an address, a folder, a glob or a list of these; sorted by name. `how` the store is asked."""
+    root, names = listing.root_of(one if _is_object(one) else f"{one.rstrip('/')}/" for one in addresses)
+    store = listing.opened(root, "volumes", names, **how)
     keys = store.listed.keys.to_pylist()
-    wanted = {array for array in arrays_in(keys) if any(_is_meant(array, name.rstrip("/")) for name in names)}
+    arrays = arrays_in(keys)
+    stacks = {key for key in keys if _is_tiff(key) and arrays.isdisjoint(_above(key))}
+    wanted = {one for one in arrays | stacks if any(_is_meant(one, name.rstrip("/")) for name in names)}
     _check_groups(keys, names, root)
-    told = ", ".join(addresses)
-    if not wanted and any(key.lower().endswith(TIFF) for key in keys):
-        raise UsageError(f"{told}: of a store Zarr is read, and no TIFF; copy it, or make Zarr of it with stoker pack")
     if not wanted:
-        raise NoDataError(f"no volume matches {told}; expected Zarr arrays")
-    rows = [row for row, key in enumerate(keys) if any(one in wanted for one in _above(key))]
-    arrays = Arrays(replace(store, listed=store.listed.take(np.array(rows, np.int64))))
-    return sorted(map(arrays.address, wanted)), arrays
+        raise NoDataError(f"no volume matches {', '.join(addresses)}; expected Zarr arrays or {TIFF[0]} files")
+    rows = [row for row, key in enumerate(keys) if key in wanted or any(one in wanted for one in _above(key))]
+    found = Arrays(replace(store, listed=store.listed.take(np.array(rows, np.int64))))
+    return sorted(map(found.address, wanted)), found
+
+
+def _is_object(address: str) -> bool:
+    """True of the address of one object, and of a pattern; that of an array is a folder's."""
+    return _is_tiff(address) or listing.is_pattern(address.rstrip("/").rpartition("/")[2])
+
+
+def _is_tiff(key: str) -> bool:
+    return key.lower().endswith(TIFF)
 
 
 def _check_groups(keys: Sequence[str], names: Sequence[str], root: str) -> None:
@@ -211,7 +180,7 @@ class RemoteZarr(Volume):
         """What a box needs of its objects: all of each, or some chunks of a shard."""
         if self._sharding is None:
             whole = {key: Parts(self._tier, self._objects[key]) for key in wanted}
-            self._soon([(own, 0, self._objects[key].nbytes) for key, own in whole.items()])
+            soon(self._tier, [(own, 0, self._objects[key].nbytes) for key, own in whole.items()])
             for key, own in whole.items():
                 yield key, own.read(0, self._objects[key].nbytes)
             return
@@ -223,7 +192,7 @@ class RemoteZarr(Volume):
             key: list(sharding.needed(self.path, indexes[key], number, box, self._objects[key].nbytes))
             for key, number in wanted.items()
         }
-        self._soon([(parts[key], one.start, one.stop) for key, every in chunks.items() for one in every])
+        soon(self._tier, [(parts[key], one.start, one.stop) for key, every in chunks.items() for one in every])
         for key, every in chunks.items():
             yield key, sharding.only({one.place: parts[key].read(one.start, one.stop) for one in every})
 
@@ -233,13 +202,10 @@ class RemoteZarr(Volume):
         for key, (start, stop) in places.items():
             if start < 0 or stop > self._objects[key].nbytes:
                 raise TruncatedError(self.path, f"its shard {key} is shorter than its index")
-        self._soon([(shards[key], *place) for key, place in places.items()])
+        soon(self._tier, [(shards[key], *place) for key, place in places.items()])
         found = {key: sharding.parse(self.path, shards[key].read(*place)) for key, place in places.items()}
         self._indexes = found if len(self._indexes) > _INDEXES else {**self._indexes, **found}
         return found
-
-    def _soon(self, ranges: Sequence[tuple[Parts, int, int]]) -> None:
-        self._tier.soon([piece for parts, start, stop in ranges for piece in parts.lacking(start, stop)])
 
     def _keys(self, box: Box) -> Iterator[tuple[str, tuple[int, ...]]]:
         """The objects that a box lies in, and their numbers along the axes."""
