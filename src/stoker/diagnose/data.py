@@ -145,8 +145,10 @@ def _only_fetches(facts: Facts, made: Production) -> bool:
 def repeated_work(facts: Facts) -> Finding | None:
     """Same key, same result, and it comes again."""
     same, fresh, again, made = same_share(facts), facts.bench("fresh"), facts.bench("again"), facts.real
-    if not facts.is_data_bound or same is None or same < SAME or made is None or fresh is None or again is None:
+    if not facts.is_data_bound or same is None or made is None or fresh is None or again is None:
         return None
+    if same < SAME:
+        return _repeated_inside(facts, made)
     if facts.epochs < 2 and not files_shared(facts):  # noqa: PLR2004
         return None
     work_s = min(made.net_s, again.net_s)
@@ -167,6 +169,28 @@ def repeated_work(facts: Facts) -> Finding | None:
         off=facts.data_off,
         sure=noise.likely(work_s, lookup_s, facts.off("made", "again")),
         place=place(facts),
+    )
+
+
+def _repeated_inside(facts: Facts, made: Production) -> Finding | None:
+    """The same where chance comes after the work: most of it is a function that comes to the same for a sample."""
+    twice = [one for one in makings(facts) if one.same_s and one.seconds]
+    if not twice or facts.epochs < 2 or made.net_s < SMALL_WORK_S or made.blocked_share > MOSTLY:  # noqa: PLR2004
+        return None
+    best = max(twice, key=lambda one: (one.same_s or 0.0) / one.seconds)
+    share = min((best.same_s or 0.0) / best.seconds, 1.0)
+    gain = facts.data_gain(1 - share)
+    if share < MOSTLY or gain < GAIN:
+        return None
+    return finding(
+        "repeated-work",
+        ("of making a sample, in a function that came to the same again", share, "share"),
+        ("that function, for one sample", share * made.net_s, "s"),
+        ("epochs", float(facts.epochs), ""),
+        gain=gain,
+        off=facts.data_off,
+        sure=noise.likely(share, MOSTLY, noise.error([(one.same_s or 0.0) / one.seconds for one in twice])),
+        place=best.same_place,
     )
 
 

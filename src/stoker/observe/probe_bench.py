@@ -24,6 +24,8 @@ LONGEST_BATCH_S = 20.0
 """A clone whose next batch takes longer is given up."""
 MOST_BATCHES = 5
 """Batches of each label."""
+FEW = 4
+"""Samples of the batch that is made twice, call by call."""
 RECENT = 64
 RUN, LEAST_RUN = 8, 16
 """Where batches are cut short because they take long: neighbours come in runs so many times as long, and at least."""
@@ -65,7 +67,7 @@ class Plan:
         self.sequential = self._neighbours() if self._length and not in_order else []
 
     def full(self) -> tuple[list[Any], list[str]]:
-        """Everything once, what tells most first: warm, fresh and sequential in turns, text, again, profile, cold."""
+        """Everything once, what tells most first: warm, fresh and sequential in turns, text, again and the rest."""
         batches, labels = [self._fresh()], ["warm"]
         for i, fresh in enumerate(self.fresh):
             batches.append(fresh)
@@ -73,8 +75,9 @@ class Plan:
             if i < len(self.sequential):
                 batches.append(self.sequential[i])
                 labels.append("sequential")
-        batches += [self._fresh(), *self.fresh, self._fresh(), self._fresh()]
-        labels += ["text", *["again"] * len(self.fresh), "profile", "cold"]
+        few = self.fresh[0][:FEW] if isinstance(self.fresh[0], list) else self.fresh[0]
+        batches += [self._fresh(), *self.fresh, few, self._fresh(), self._fresh()]
+        labels += ["text", *["again"] * len(self.fresh), "repeats", "profile", "cold"]
         return batches, labels
 
     def second(self) -> tuple[list[Any], list[str]]:

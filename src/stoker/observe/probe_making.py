@@ -1,4 +1,4 @@
-"""Inside a process that makes batches: some are made under a profile, or with an eye on text."""
+"""Inside a process that makes batches: some are made under a profile, twice, or with an eye on text."""
 
 import cProfile
 import sys
@@ -8,6 +8,7 @@ from typing import Any
 
 from stoker.observe import probe_cold
 from stoker.observe.probe_counts import files_read
+from stoker.observe.probe_repeats import Repeats
 from stoker.observe.probe_text import Follower, is_users
 from stoker.observe.recorder import Recorder, clock
 from stoker.records.codec import encode
@@ -45,6 +46,8 @@ def make(label: str, fetch: Callable[[], Any], samples: int, recorder: Recorder)
         return _profiled(fetch, samples, recorder)
     if label == "text":
         return _followed(fetch, samples, recorder)
+    if label == "repeats":
+        return _repeated(fetch, samples, recorder)
     if label == "cold":
         return _chilled(fetch, recorder)
     return fetch()
@@ -65,6 +68,27 @@ def _profiled(fetch: Callable[[], Any], samples: int, recorder: Recorder) -> Any
     place = next((_place(call) for call in ranked if is_users(call.file)), None)
     text = (text_s or None, place if text_s else None)
     recorder.note("making", **encode(Making(samples, seconds, calls, *text, tuple(ranked), files_read())))
+    return batch
+
+
+def _repeated(fetch: Callable[[], Any], samples: int, recorder: Recorder) -> Any:
+    """The batch twice: which calls come to the same, though the batch may not?"""
+    repeats = Repeats()
+    before = sys.getprofile()
+    sys.setprofile(repeats)
+    try:
+        fetch()
+        repeats.second()
+        start_s = repeats.now_s
+        batch = fetch()
+        seconds = repeats.now_s - start_s
+    except Exception:  # noqa: BLE001  there may be no batch of so few samples; the looks that follow are at whole ones
+        return None
+    finally:
+        sys.setprofile(before)
+    same_s, place = sum(repeats.places.values()), max(repeats.places, key=repeats.places.__getitem__, default=None)
+    making = Making(samples, seconds, 0, None, None, (), same_s=same_s, same_place=place)
+    recorder.note("making", **encode(making))
     return batch
 
 

@@ -103,7 +103,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """How one batch was made, function by function. `text_s` is the time in functions from text to integers."""
+    """How one batch was made, function by function. `text_s` is the time in functions from text to integers, `same_s`
+    that in functions which came to the same when the batch was made a second time, though it may have been another.
+    """
 
     samples: int
     seconds: float
@@ -112,6 +114,8 @@ class Making:
     text_place: str | None
     functions: tuple[Call, ...]
     files: tuple[str, ...] = ()  # some that were read
+    same_s: float | None = None
+    same_place: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
