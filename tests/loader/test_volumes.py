@@ -343,7 +343,8 @@ def test_a_stack_whose_pages_lie_in_several_files_is_refused(tmp_path: Path) -> 
     for number, page in enumerate(volume(0, (2, 24, 28))):
         about = (
             f'<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" UUID="urn:uuid:{number}">'
-            '<Image ID="Image:0"><Pixels DimensionOrder="XYZCT" Type="uint8" SizeX="28" SizeY="24" SizeZ="2" SizeC="1" SizeT="1">'
+            '<Image ID="Image:0">'
+            '<Pixels DimensionOrder="XYZCT" Type="uint8" SizeX="28" SizeY="24" SizeZ="2" SizeC="1" SizeT="1">'
             f"{tag.format(0)}{tag.format(1)}</Pixels></Image></OME>"
         )
         options: dict[str, Any] = {"description": about, "metadata": None, "compression": "zlib"}
