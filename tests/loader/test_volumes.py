@@ -338,6 +338,21 @@ def test_a_compressed_stack_that_is_written_anew_is_read_as_it_is_now(tmp_path: 
         stack.read(stack.whole())
 
 
+def test_a_stack_whose_pages_lie_in_several_files_is_refused(tmp_path: Path) -> None:
+    tag = '<TiffData FirstZ="{0}" IFD="0" PlaneCount="1"><UUID FileName="{0}.ome.tif">urn:uuid:{0}</UUID></TiffData>'
+    for number, page in enumerate(volume(0, (2, 24, 28))):
+        about = (
+            f'<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" UUID="urn:uuid:{number}">'
+            '<Image ID="Image:0">'
+            '<Pixels DimensionOrder="XYZCT" Type="uint8" SizeX="28" SizeY="24" SizeZ="2" SizeC="1" SizeT="1">'
+            f"{tag.format(0)}{tag.format(1)}</Pixels></Image></OME>"
+        )
+        options: dict[str, Any] = {"description": about, "metadata": None, "compression": "zlib"}
+        tifffile.imwrite(tmp_path / f"{number}.ome.tif", page, photometric="minisblack", **options)
+    with pytest.raises(errors.OtherTypeError, match=r"0\.ome\.tif: its pages lie in several files"):
+        open_volume(str(tmp_path / "0.ome.tif"))
+
+
 def test_of_a_compressed_stack_only_the_strips_of_a_box_are_decoded(tmp_path: Path) -> None:
     path = tmp_path / "vol" / "0.tif"
     write_tiff(path, volume(0), photometric="minisblack", compression="zlib", rowsperstrip=6)

@@ -52,6 +52,8 @@ class Stack:
         # By its name: of two types of the same bits, torch knows one, and tifffile may give the other.
         self.shape, self.dtype = tuple(series.shape), np.dtype(np.dtype(series.dtype).str)
         self.offset, self.byteorder = series.dataoffset, file.byteorder
+        if series.is_multifile:  # offsets alone do not say which
+            raise OtherTypeError(self.path, "its pages lie in several files; expected a stack that is one file")
         if self.offset is not None:
             self.chunk = (1,) * len(self.shape)
             return
