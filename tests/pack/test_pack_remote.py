@@ -396,17 +396,23 @@ def test_killed_in_the_middle_it_goes_on_with_what_is_done(store: Store, tmp_pat
 # ---- the program
 
 
-def program(store: Store, *arguments: str) -> "subprocess.Popen[str]":
+@contextmanager
+def program(store: Store, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
     command = [sys.executable, "-m", "stoker", "pack", *arguments, "--memory", "2GiB"]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **access(store)}
-    )
+    environment = {**os.environ, **access(store)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
 
 
 def test_the_program_packs_a_bucket(store: Store, tmp_path: Path) -> None:
     make_records(tmp_path / "src" / "train", [30, 20])
-    done = program(store, f"s3://{store.bucket}/train/", str(tmp_path / "dst"), "--shuffle")
-    out, err = done.communicate(timeout=60)
+    with program(store, f"s3://{store.bucket}/train/", str(tmp_path / "dst"), "--shuffle") as done:
+        out, err = done.communicate(timeout=60)
     assert done.returncode == 0, err
     assert "2 files" in out
     assert packed(tmp_path / "dst") == run(str(tmp_path / "src" / "train"), tmp_path / "here", Options(shuffle=True))
@@ -426,14 +432,14 @@ def test_stopped_while_the_store_is_slow_the_program_ends_at_once_and_goes_on_la
         else:
             write_zarr(tmp_path / "src" / f"{number}.zarr", np.full((99, 99, 99), number, np.uint8), (50, 50, 50))
     how = ["--patch", "16,16,16"] if kind == "volumes" else []
-    with served(tmp_path, monkeypatch, connection_bytes_per_s=20_000) as store:
-        stopped = program(store, f"s3://{store.bucket}/", str(tmp_path / "dst"), *how)
+    with served(tmp_path, monkeypatch, connection_bytes_per_s=10_000) as store:
         begun = tmp_path / "dst.packing" / ("source" if kind == "records" else "partial/0.zarr")
-        while not begun.exists():
-            assert stopped.poll() is None, stopped.communicate()
-            time.sleep(0.05)
-        stopped.send_signal(signal.SIGINT)
-        _, err = stopped.communicate(timeout=20)  # all of it would take longer
+        with program(store, f"s3://{store.bucket}/", str(tmp_path / "dst"), *how) as stopped:
+            while not begun.exists():
+                assert stopped.poll() is None, stopped.communicate()
+                time.sleep(0.01)
+            stopped.send_signal(signal.SIGINT)
+            _, err = stopped.communicate(timeout=30)  # all of it would take longer
     assert stopped.returncode == 130, err
     assert "run the same command again" in err
     assert "Traceback" not in err

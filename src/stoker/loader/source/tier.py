@@ -58,6 +58,7 @@ class Tier:
         self._limit, self._counters = Limit(store.requests, hedge=store.hedge), Counters()
         self._pieces: Listed = store.listed
         self._cache: Cache | None = None
+        self._is_stopped = False
         self._forget()
 
     def _forget(self) -> None:
@@ -135,8 +136,9 @@ class Tier:
             over.close()
 
     def stop(self) -> None:
-        """End all requests at once, whoever holds it open: they are told."""
+        """End all requests for good, whoever holds it open: they are told."""
         with self._here():
+            self._is_stopped = True
             over = self._over()
         if over is not None:
             over.close()
@@ -163,6 +165,8 @@ class Tier:
         return self._lock
 
     def _started(self) -> Pull:
+        if self._is_stopped:
+            raise ClosedError("the loader was closed before a block was read")
         if self._pull is None:
             self._pull = Pull(self.store.remote, self._pieces, self._cache, limit=self._limit, counters=self._counters)
         return self._pull
