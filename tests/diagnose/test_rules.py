@@ -670,8 +670,24 @@ def test_what_else_a_function_does_that_saves_is_no_logging() -> None:
     assert "logging-stall" not in found(run("save"))
 
 
+@pytest.mark.parametrize(("same_s", "epochs", "repeats"), [(0.9, 3, True), (0.2, 3, False), (0.9, 1, False)])
+def test_work_that_chance_only_follows_is_repeated(same_s: float, epochs: int, *, repeats: bool) -> None:
+    """A filter before a random shift, seen in a script of a stranger: no batch came out the same."""
+    place = "train.py:32 remove_baseline"
+    twice = worker(makings=(Making(4, 1.0, 0, None, None, (), same_s=same_s, same_place=place),))
+    seen = dataclasses.replace(facts().seen, workers=(twice,))
+    benches = {"fresh": same(4)["fresh"], "again": tuple(reversed(same(4)["again"]))}
+    given = {"fresh": slow(6e-3), "again": slow(6e-3)}
+    run = waiting(given, real=slow(6e-3), seen=seen, benches=benches, epochs=epochs)
+    causes = [one.cause for one in order(list(found(run).values()), run)]
+    assert ("repeated-work" in causes) == repeats
+    assert causes[0] == ("repeated-work" if repeats else "decode-cpu")
+    if repeats:
+        assert found(run)["repeated-work"].place == place
+
+
 @pytest.mark.parametrize(("beside", "logs"), [("logging", True), ("other", False), ("backward", False)])
-def test_operations_of_a_function_that_logs_and_does_not_train_are_logging(beside: str, *, logs: bool) -> None:
+def test_operations_of_a_function_that_logs_and_does_not_train_are_logging(beside: Any, *, logs: bool) -> None:
     """Histograms of all weights for a file of its own, seen in a script of a stranger: a loop of operations."""
     loop = LineOps("train.py", 47, "note", 400, 400, 0, repeats=64)
     probes = Probes(inspection=dataclasses.replace(inspected(ops=500), lines=(loop,), places=("train.py:47",)))

@@ -89,7 +89,7 @@ def test_a_function_that_comes_to_the_same_is_all_of_it(make: Any, kind: Any) ->
     assert place.endswith(f" {make.__name__}")
 
 
-@pytest.mark.parametrize("make", [jitter, in_place, lambda one: jitter(one)])
+@pytest.mark.parametrize("make", [jitter, in_place])
 def test_what_chance_has_a_part_in_or_leaves_no_result_is_not_the_same(make: Any) -> None:
     assert shared(make, [one.copy() for one in SIGNALS]) == (0.0, "")
 

@@ -133,7 +133,7 @@ def _array(value: Any) -> tuple[int, int]:
         except (RuntimeError, TypeError):
             return 0, 0  # numpy has no such type
     flat = getattr(value, "flat", None)
-    if flat is None or not hasattr(value, "nbytes") or getattr(value, "dtype", None) == object:
+    if flat is None or not hasattr(value, "nbytes") or value.dtype.hasobject:
         return 0, 0
     step = max(value.size // LOOKED_AT, 1)
     return int(value.nbytes), hash((value.shape, zlib.crc32(flat[::step].tobytes())))
