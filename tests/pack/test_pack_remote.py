@@ -165,6 +165,8 @@ def test_a_plain_web_server_is_asked_for_what_is_named(store: Store, tmp_path: P
     made = plan_for([f"{store.url}/0.npy", f"{store.url}/1.npy"], small())
     execute.run(made, tmp_path / "one", memory_bytes=MEMORY)
     assert packed(tmp_path / "one") == run(str(tmp_path / "src"), tmp_path / "two", small())
+    with pytest.raises(errors.RemoteError, match=r"/data/: the store answers 501"):  # at once: it will never list
+        plan_for([f"{store.url}/"], small())
 
 
 def test_an_address_of_this_machine_is_a_path(tmp_path: Path) -> None:
@@ -421,9 +423,9 @@ def test_the_program_packs_a_bucket(store: Store, tmp_path: Path) -> None:
     assert str(gone.exception).startswith("no object matches s3://data/trian/; expected .npy, .parquet")
 
 
-@pytest.mark.parametrize("kind", ["records", "volumes"])
+@pytest.mark.parametrize(("kind", "delay_s"), [("records", 1.0), ("volumes", 0.0)])  # work waits by then, or begins to
 def test_stopped_while_the_store_is_slow_the_program_ends_at_once_and_goes_on_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, delay_s: float
 ) -> None:
     (tmp_path / "src").mkdir()
     for number in range(4):
@@ -438,6 +440,7 @@ def test_stopped_while_the_store_is_slow_the_program_ends_at_once_and_goes_on_la
             while not begun.exists():
                 assert stopped.poll() is None, stopped.communicate()
                 time.sleep(0.01)
+            time.sleep(delay_s)
             stopped.send_signal(signal.SIGINT)
             _, err = stopped.communicate(timeout=30)  # all of it would take longer
     assert stopped.returncode == 130, err
