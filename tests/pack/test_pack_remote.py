@@ -22,7 +22,7 @@ import pytest
 import zarr
 from click.testing import CliRunner
 
-from loader.scans import write_zarr
+from loader.scans import write_tiff, write_zarr
 from loader.sources import photo, records
 from loader.texts import tokenizer
 from pack.test_pack import force_disk, make, make_images, make_records, small, tree
@@ -119,6 +119,16 @@ def test_volumes_are_read_box_by_box(store: Store, tmp_path: Path, version: Lite
     for given in ("vol/", "vol/*.zarr"):
         place = tmp_path / given[-2:].strip("*/.")
         assert run(f"s3://{store.bucket}/{given}", place, options) == here
+
+
+def test_stacks_and_arrays_of_a_store_are_packed_together(store: Store, tmp_path: Path) -> None:
+    voxels = np.random.default_rng(1).integers(0, 2000, (20, 18, 22)).astype(np.uint16)
+    write_tiff(tmp_path / "src" / "a.tif", voxels)
+    write_tiff(tmp_path / "src" / "b.tif", voxels, compression="zlib")
+    write_zarr(tmp_path / "src" / "c.zarr", voxels, (7, 8, 9))
+    here = run(str(tmp_path / "src"), tmp_path / "here", Options(patch=(4, 6, 6)))
+    assert run(f"s3://{store.bucket}/", tmp_path / "there", Options(patch=(4, 6, 6))) == here
+    assert {name.partition("/")[0] for name in here} == {"a.zarr", "b.zarr", "c.zarr", "told"}
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.parquet", "a.txt", "a.jsonl"])
