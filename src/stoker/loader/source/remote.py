@@ -42,6 +42,7 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _KIND = re.compile(r"kind: (Timeout|Connect|Interrupted|Request|Decode)\b")
 _THROTTLED = {"429", "503"}
 _DENIED = {"401", "403"}
+_NOT_SPOKEN = "501"  # a plain web server that is asked for a list
 _NO_RANGES = "Range request not supported"
 _BEYOND = "416"  # a range that ends behind the object
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"}
@@ -251,7 +252,7 @@ class Remote:
             return AccessError(url, f"no credentials were found ({said}); set them in the environment"), False
         if kind:
             return UnreachableError(url, f"the connection failed ({said})"), again
-        passes = not status or status[0] == "5" or status in _THROTTLED
+        passes = not status or (status[0] == "5" and status != _NOT_SPOKEN) or status in _THROTTLED
         return RemoteError(url, f"the store answers {said}"), again and passes
 
     @staticmethod
