@@ -12,6 +12,7 @@ from diagnose.runs import STEP_S, Bench, Inspection, Ordering, facts, loader, ma
 from stoker.diagnose import CAUSES, RULES, SURE, diagnose, noise, order
 from stoker.diagnose.causes import GAIN
 from stoker.diagnose.facts import Facts
+from stoker.diagnose.gather import others_share
 from stoker.records import (
     Cold,
     Collect,
@@ -684,6 +685,24 @@ def test_work_that_chance_only_follows_is_repeated(same_s: float, epochs: int, *
     assert causes[0] == ("repeated-work" if repeats else "decode-cpu")
     if repeats:
         assert found(run)["repeated-work"].place == place
+
+
+@pytest.mark.parametrize(("threads", "then_s", "blamed"), [(8, 0.04, True), (8, 0.098, False), (None, 0.04, False)])
+def test_a_model_with_more_threads_than_cores_is_held_against_one_with_as_many(
+    threads: int | None, then_s: float, *, blamed: bool
+) -> None:
+    """Its main thread waits for a core most of the time: for its own threads, not for other programs."""
+
+    def replays(step_s: float, queued_s: float) -> tuple[Replay, ...]:
+        took = [step_s * (1 + 0.001 * i) for i in range(3)]
+        return tuple(Replay(10, 10 * one, 10 * one - queued_s, queued_s, None, None, 0, None) for one in took)
+
+    probes = Probes(replays=replays(0.1, 0.7), fewer=replays(then_s, 0.0), threads=threads)
+    run = facts(device_step_s=None, probes=probes)
+    assert ("thread-oversubscription" in found(run)) == blamed
+    if blamed:
+        assert found(run)["thread-oversubscription"].gain_max == pytest.approx(2.5, abs=0.02)
+    assert others_share(probes) == 0.0
 
 
 @pytest.mark.parametrize(("beside", "logs"), [("logging", True), ("other", False), ("backward", False)])

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 
 from stoker.observe import probe_text
 from stoker.observe.probe_ahead import first_share, weight
+from stoker.observe.probe_container import Schedule
 from stoker.observe.probe_copies import Own, padding_share
 from stoker.observe.probe_inspect import Inspector
+from stoker.observe.probe_replay import Timing
 from stoker.observe.probe_text import Follower
 from stoker.observe.workers import weigh
 from stoker.records import Inspection
@@ -259,3 +261,22 @@ def test_a_profiler_that_is_at_work_stays_while_a_step_is_inspected() -> None:
         assert sys.getprofile() is profile
     finally:
         sys.setprofile(None)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_replay_with_fewer_threads_gives_torch_its_own_back(ends: bool) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(5)
+    try:
+        timing = Timing(torch, Schedule(), 3, None, threads=2)
+        assert timing.note == "fewer"
+        assert torch.get_num_threads() == 5
+        timing.step()
+        timing.step()
+        assert torch.get_num_threads() == 2
+        if ends:
+            assert timing.end(0) is not None
+        timing.drop()
+        assert torch.get_num_threads() == 5
+    finally:
+        torch.set_num_threads(before)

@@ -181,8 +181,14 @@ def _sent(finding: Finding, setting: Setting) -> Iterator[Candidate]:
 
 
 def _threads(finding: Finding, setting: Setting) -> Iterator[Candidate]:
-    del finding, setting
-    yield knob("worker_threads", 1, "one thread in each worker")
+    del finding
+    cores = int(setting.cores)
+    if (setting.said.probes.threads or 0) > cores:
+        yield knob("threads", cores, "as many threads as cores")
+        hint = f"+ torch.set_num_threads({cores})"
+        yield code("ask for no more threads than there are cores", hint, changes_results=True)
+    if setting.facts and setting.facts.num_workers:
+        yield knob("worker_threads", 1, "one thread in each worker")
 
 
 def _launch(finding: Finding, setting: Setting) -> Iterator[Candidate]:

@@ -33,7 +33,7 @@ CAUSES = {
         ),
         Cause(
             "thread-oversubscription",
-            "workers' threads fight for the cores",
+            "threads fight for the cores",
             "one thread in each worker",
         ),
         Cause(

@@ -121,7 +121,9 @@ def _queued_share(facts: Facts) -> float | None:
 
 
 def thread_oversubscription(facts: Facts) -> Finding | None:
-    """One thread in each worker is faster."""
+    """One thread in each worker is faster, or as many threads of the model's as there are cores."""
+    if (crowded := _crowded_model(facts)) is not None:
+        return crowded
     measured, demand = facts.rate_ratio("threads"), facts.demand_cores
     if not facts.is_data_bound or measured is None or measured < SPEED_UP:
         return None
@@ -140,6 +142,29 @@ def thread_oversubscription(facts: Facts) -> Finding | None:
         gain=gain,
         off=facts.data_off,
         sure=noise.likely(measured, 1.0, facts.off("threads", "as is")),
+    )
+
+
+def _crowded_model(facts: Facts) -> Finding | None:
+    """Steps on ready batches, as they are and with no more threads than cores, in turns."""
+    as_is = [one.seconds / one.steps for one in facts.probes.replays if one.steps and not one.known]
+    fewer = [one.seconds / one.steps for one in facts.probes.fewer if one.steps]
+    if not as_is or not fewer or facts.probes.threads is None:
+        return None
+    now_s, then_s = quantile(as_is, 0.5), quantile(fewer, 0.5)
+    step_s = max(facts.wall_step_s, now_s)
+    gain = step_s / max(step_s - (now_s - then_s), then_s)
+    if now_s < SPEED_UP * then_s or gain < GAIN:
+        return None
+    return finding(
+        "thread-oversubscription",
+        ("threads of torch in the main process", float(facts.probes.threads), ""),
+        ("cores", facts.cores, ""),
+        ("a step on ready batches", now_s, "s"),
+        ("with as many threads as cores", then_s, "s"),
+        gain=gain,
+        off=facts.off("step"),
+        sure=noise.likely(now_s, then_s, max(noise.error(as_is), noise.error(fewer))),
     )
 
 

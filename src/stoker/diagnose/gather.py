@@ -1,5 +1,6 @@
 """From what was seen of a run to the facts that the rules look at."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import TypeVar
@@ -23,7 +24,8 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
     """The facts of a run; None if it had no steady steps to judge."""
     if named.steady is None or not named.steps:
         return None
-    probes = track.probes
+    cores = min([seen.machine.cores, *_quotas(seen, track.probes)])
+    probes = _undisturbed_by_itself(track.probes, cores)
     trains = [wait for wait in named.loaders if wait.role == "train"]
     facts = max(trains, key=lambda wait: wait.batches).facts if trains else None
     workers = facts.num_workers if facts else 0
@@ -38,7 +40,7 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
     by_hand_s = 0.0 if trains else wait_s  # such a loop is timed with the gap in which it fetches its data
     cpus = [min(one.cpu_s, one.seconds - by_hand_s * one.steps) / one.steps for one in plain]
     least_s = max(device_s, quantile(cpus, 0.5) if cpus else 0.5 * real_s, 1e-9)
-    real, cores = production(rows), min([seen.machine.cores, *_quotas(seen, probes)])
+    real = production(rows)
     needed_s = min(made_s(real, workers, cores) or 0.0, real_s)  # waiting for one's own workers is not others' doing
     step_s = max(real_s * (1 - _queued_share(probes)), least_s, needed_s)
     if not workers:  # then nobody of ours competes for the cores
@@ -88,9 +90,20 @@ def _calm(timed: Sequence[Timed]) -> list[Timed]:
     return [one for one, share in zip(timed, shares, strict=True) if share <= min(shares) + CALM]
 
 
+def _undisturbed_by_itself(probes: Probes, cores: float) -> Probes:
+    """Where torch has more threads than there are cores, the main thread waits for its own, not for others."""
+    if (probes.threads or 0) <= cores:
+        return probes
+    return dataclasses.replace(
+        probes,
+        replays=tuple(dataclasses.replace(one, queued_s=0.0) for one in probes.replays),
+        stretches=tuple(dataclasses.replace(one, queued_s=0.0) for one in probes.stretches),
+    )
+
+
 def others_share(probes: Probes) -> float | None:
     """How much of the calmest replay was spent waiting for a core; None if there was none."""
-    timed = [one for one in probes.replays if one.steps and one.seconds > 0]
+    timed = [one for one in probes.fewer or probes.replays if one.steps and one.seconds > 0]
     return min((min(one.queued_s / one.seconds, 1.0) for one in timed), default=None)
 
 

@@ -23,6 +23,20 @@ def _put_tf32(_: Any, value: bool) -> Undo:
     return lambda: torch.set_float32_matmul_precision(precision)
 
 
+def _read_threads(_: Any) -> Value:
+    import torch
+
+    return int(torch.get_num_threads())
+
+
+def _put_threads(_: Any, value: int) -> Undo:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(value)
+    return lambda: torch.set_num_threads(before)
+
+
 def _read_cudnn_benchmark(_: Any) -> Value:
     import torch
 
@@ -190,6 +204,10 @@ def knobs() -> list[Knob]:
         Knob(
             "tf32", "let fp32 matmuls use the faster TF32 units", "process",
             Switch(), "low", True, _read_tf32, _put_tf32,
+        ),
+        Knob(
+            "threads", "threads that torch computes with in the main process", "process",
+            Whole(1), "low", True, _read_threads, _put_threads,
         ),
         Knob(
             "channels_last", "keep images and volumes in the layout that convolutions like best", "model",

@@ -44,6 +44,8 @@ SLOW_BATCH_S = 0.5
 REST_S = 2.0
 """How long workers may fill their queue before a replay."""
 PLAN = ("replay", "bench", "rate", "loader-only", "replay", "replay", "replay")
+FEWER_PLAN = ("replay", "fewer threads", "bench", "replay", "fewer threads", "rate", "loader-only", "replay")
+"""Where torch has more threads than there are cores."""
 
 
 class Epoch(Protocol):
@@ -70,7 +72,7 @@ class Probes:
         self._orders: dict[int, Orders] = {}
         self._limits = Limits(recorder)
         self._schedule = Schedule()
-        self._by_hand: ByHand | None = ByHand(torch, recorder, self._schedule, self._is_distributed)
+        self._by_hand: ByHand | None = ByHand(torch, recorder, self._schedule, self._limits, self._is_distributed)
         self._readings = Readings(torch, recorder)
         self._shapes = Shapes()
         self._plan = deque(PLAN)
@@ -149,6 +151,8 @@ class Probes:
     def interrupted(self) -> None:
         """Another pass begins, maybe in the middle of an experiment. What was taken ahead stays with its iterator."""
         self._end_inspection()
+        if self._timing is not None:
+            self._timing.drop()
         self._timing = None
         self._settle = 0
         if self._window is not None:
@@ -211,7 +215,9 @@ class Probes:
         return enough or (self._real >= 2 and seconds > REAL_LONGEST_S)  # noqa: PLR2004
 
     def _choose(self) -> None:
-        """What comes first: data that are dear, and shapes that are new."""
+        """What comes first: threads that are too many, data that are dear, and shapes that are new."""
+        if tuple(self._plan) == PLAN and self._limits.fewer_threads(self._torch) is not None:
+            self._plan = deque(FEWER_PLAN)
         if "bench" in self._plan and len(self._times) > 1 and self._waited_s() > SLOW_BATCH_S:
             self._plan.remove("bench")
             self._plan.appendleft("bench")
@@ -317,7 +323,10 @@ class Probes:
         probe_ahead.wait_until_idle(iterator, REST_S)
         steps = len(batches) - (not self._inspected)
         if steps > 0:
-            self._timing = Timing(self._torch, self._schedule, steps, self._before_s(), known=name == "known")
+            threads = self._limits.fewer_threads(self._torch) if name == "fewer threads" else None
+            self._timing = Timing(
+                self._torch, self._schedule, steps, self._before_s(), known=name == "known", threads=threads
+            )
 
     def _deliver(self, iterator: Any, epoch: Epoch, original: Any) -> tuple[Any] | None:
         """The next batch that was taken ahead, or one of those that workers made meanwhile."""
@@ -351,7 +360,7 @@ class Probes:
             return
         replay = timing.end(probe_ahead.weight(self._kept)[0])
         if replay is not None:
-            self._recorder.note("replay", **encode(replay))
+            self._recorder.note(timing.note, **encode(replay))
         head = _head(epoch.source)
         self._settle = head + 1 if head else 0  # those that workers made meanwhile, and one more
 

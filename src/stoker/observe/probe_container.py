@@ -53,6 +53,12 @@ class Limits:
             self._shm_bytes = size
             self._shm_free = free if self._shm_free is None else min(self._shm_free, free)
 
+    def fewer_threads(self, torch: Any) -> int | None:
+        """As many threads as there are cores for this process, if torch has more of them."""
+        self.read()
+        cores = max(round(min(len(os.sched_getaffinity(0)), self._quota or float("inf"))), 1)
+        return cores if torch.get_num_threads() > cores else None
+
     def facts(self) -> dict[str, Any]:
         """Everything that was read."""
         throttled = self._last[1] - self._first[1] if self._first and self._last else None

@@ -33,7 +33,8 @@ class Shapes:
 def gathered(torch: Any, shapes: Shapes) -> dict[str, Any]:
     """The facts, as they are noted at the end."""
     facts: dict[str, Any] = {"shapes": len(shapes), "shaped_batches": shapes.batches}
-    return facts | _compiling() | {"cudnn_benchmark": bool(torch.backends.cudnn.benchmark)}
+    settings = {"cudnn_benchmark": bool(torch.backends.cudnn.benchmark), "threads": int(torch.get_num_threads())}
+    return facts | _compiling() | settings
 
 
 def about(loader: Any) -> dict[str, Any]:

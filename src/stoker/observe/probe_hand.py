@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from stoker.observe.probe_container import Schedule
+from stoker.observe.probe_container import Limits, Schedule
 from stoker.observe.probe_gather import compiled
 from stoker.observe.probe_inspect import Inspector, note_inspection
 from stoker.observe.probe_replay import Timing
@@ -21,6 +21,8 @@ FIRST_STEPS, BETWEEN_S = 20, 2.0
 TIMED_S, TIMED_LEAST, TIMED_MOST = 0.8, 4, 40
 """How long one timing is, in seconds and in steps."""
 TIMINGS, TRIES = 4, 10
+FEWER = 6
+"""Timings where torch has more threads than there are cores: with fewer threads and as it is, in turns."""
 UNEVEN = 3.0
 """Where a step takes so many times the median one, something else was in it, say a validation."""
 
@@ -28,9 +30,17 @@ UNEVEN = 3.0
 class ByHand:
     """`stepped` is called after each step of an optimizer, while no loader trains."""
 
-    def __init__(self, torch: Any, recorder: Recorder, schedule: Schedule, is_distributed: Callable[[], bool]) -> None:
-        self._torch, self._recorder, self._schedule = torch, recorder, schedule
+    def __init__(
+        self,
+        torch: Any,
+        recorder: Recorder,
+        schedule: Schedule,
+        limits: Limits,
+        is_distributed: Callable[[], bool],
+    ) -> None:
+        self._torch, self._recorder, self._schedule, self._limits = torch, recorder, schedule, limits
         self._is_distributed = is_distributed
+        self._timings = TIMINGS
         self._counts: Counter[int] = Counter()
         self._chosen: int | None = None
         self._last_ns = self._due_ns = self._begun_ns = 0
@@ -44,7 +54,7 @@ class ByHand:
     @property
     def is_over(self) -> bool:
         """True if nothing is left to try."""
-        return self._timed >= TIMINGS or (self._tried >= TRIES and self._timing is None)
+        return self._timed >= self._timings or (self._tried >= TRIES and self._timing is None)
 
     def stepped(self, optimizer: int) -> None:
         """Begin or end what is due. Of several optimizers the one that steps most rarely closes a step."""
@@ -75,11 +85,13 @@ class ByHand:
         """The run is over, or a loader trains after all."""
         if self._inspector is not None:
             self._end_inspection()
-        self._timing, self._timed = None, TIMINGS
+        if self._timing is not None:
+            self._timing.drop()
+        self._timing, self._timed = None, self._timings
 
     def _begin(self, now: int, step_s: float) -> None:
         if self._is_distributed():  # the others would wait for this rank
-            self._timed = TIMINGS
+            self._timed = self._timings
             return
         if self._tried and not self._inspected:
             self._inspected = True
@@ -91,16 +103,21 @@ class ByHand:
         self._tried += 1
         self._steps_ns = []
         self._wanted = min(max(int(TIMED_S / max(step_s, 1e-4)), TIMED_LEAST), self._wanted)
-        self._timing = Timing(self._torch, self._schedule, self._wanted, None, known=False)
+        fewer = self._limits.fewer_threads(self._torch)
+        if fewer is not None:
+            self._timings = FEWER
+        self._timing = Timing(
+            self._torch, self._schedule, self._wanted, None, threads=fewer if self._timed % 2 else None
+        )
         self._timing.step()
 
     def _end_timing(self) -> None:
         timing, self._timing = self._timing, None
         replay = timing.end(0) if timing is not None else None
-        if max(self._steps_ns) > UNEVEN * sorted(self._steps_ns)[len(self._steps_ns) // 2]:
+        if timing is None or max(self._steps_ns) > UNEVEN * sorted(self._steps_ns)[len(self._steps_ns) // 2]:
             self._wanted = max(self._wanted // 2, TIMED_LEAST)
         elif replay is not None:
-            self._recorder.note("replay", **encode(replay))
+            self._recorder.note(timing.note, **encode(replay))
             self._timed += 1
         self._rest()
 

@@ -11,10 +11,23 @@ from stoker.records.probes import Replay
 
 
 class Timing:
-    """The steps of one replay; the device is waited for at both ends and never in between."""
+    """The steps of one replay; the device is waited for at both ends and never in between.
 
-    def __init__(self, torch: Any, schedule: Schedule, steps: int, before_s: float | None, *, known: bool) -> None:
+    With `threads` torch has so many meanwhile; `drop` gives it back its own, also where the replay comes to nothing.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        schedule: Schedule,
+        steps: int,
+        before_s: float | None,
+        *,
+        known: bool = False,
+        threads: int | None = None,
+    ) -> None:
         self._torch, self._schedule = torch, schedule
+        self._threads, self._own_threads = threads, 0
         self._steps, self._before_s, self._known = steps, before_s, known
         self._start_ns = 0
         self._cpu_s = self._all_cpu_s = self._queued_ns = 0.0
@@ -23,10 +36,24 @@ class Timing:
     def step(self) -> None:
         """A batch is about to be handed to the loop."""
         if not self._start_ns:
+            if self._threads is not None:
+                self._own_threads = self._torch.get_num_threads()
+                self._torch.set_num_threads(self._threads)
             synchronize(self._torch)
             self._queued_ns, self._cpu_s, self._device_s = self._schedule.queued_ns(), time.thread_time(), device_busy()
             self._all_cpu_s = time.process_time()
             self._start_ns = clock()
+
+    @property
+    def note(self) -> str:
+        """What it is written down as."""
+        return "replay" if self._threads is None else "fewer"
+
+    def drop(self) -> None:
+        """Nobody waits for it any more."""
+        if self._own_threads:
+            self._torch.set_num_threads(self._own_threads)
+            self._own_threads = 0
 
     def end(self, batch_bytes: int) -> Replay | None:
         """All steps are done; None if none was begun."""
@@ -34,6 +61,7 @@ class Timing:
             return None
         synchronize(self._torch)
         end, cpu_s, device_s = clock(), time.thread_time(), device_busy()
+        self.drop()
         return Replay(
             steps=self._steps,
             seconds=(end - self._start_ns) / 1e9,

@@ -260,6 +260,7 @@ class Process:
             windows=tuple(decode(Window, _plain(note)) for note in self.all("window")),
             stretches=tuple(decode(Stretch, _plain(note)) for note in self.all("stretch")),
             replays=tuple(decode(Replay, _plain(note)) for note in self.all("replay")),
+            fewer=tuple(decode(Replay, _plain(note)) for note in self.all("fewer")),
             drains=tuple(decode(Drain, _plain(note)) for note in self.all("drain")),
             benches=tuple(decode(Bench, _plain(note)) for note in self.all("bench")),
             makings=tuple(decode(Making, _plain(note)) for note in self.all("making")),

@@ -170,6 +170,7 @@ class Probes:
     windows: tuple[Window, ...] = ()
     stretches: tuple[Stretch, ...] = ()
     replays: tuple[Replay, ...] = ()
+    fewer: tuple[Replay, ...] = ()  # the same with no more threads than cores, where torch has more
     drains: tuple[Drain, ...] = ()
     benches: tuple[Bench, ...] = ()
     makings: tuple[Making, ...] = ()
@@ -187,4 +188,5 @@ class Probes:
     batched_fetch: bool | None = None
     default_collate: bool | None = None
     cudnn_benchmark: bool | None = None
+    threads: int | None = None  # of torch, in the main process
     indices_in_sequence: float | None = None  # share of neighbouring indices in a batch that follow each other
