@@ -93,3 +93,28 @@ def test_a_billion_rows_need_neither_time_nor_memory() -> None:
 def test_the_order_is_the_same_on_every_machine_and_in_every_release() -> None:
     window = Order(EvenBlocks(1000, 8), window_blocks=16, seed=42).epoch(1).window(2)
     assert window.rows(window.start, window.start + 8).tolist() == [210, 241, 792, 143, 992, 192, 795, 76]
+
+
+@settings(deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 2000), min_size=1, max_size=400),
+    rows=st.integers(1, 9),
+    groups=st.integers(1, 70),
+    epoch=st.integers(0, 3),
+)
+def test_batches_of_like_lengths_hold_each_row_once_and_pad_no_more_than_is_promised(
+    lengths: list[int], rows: int, groups: int, epoch: int
+) -> None:
+    """In a run of batches that is sorted together: less than a batch of rows, each as long as lengths differ."""
+    of = np.array(lengths)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BUCKET_GROUPS", groups)
+        window = Order(EvenBlocks(len(of), 7), window_blocks=1000, seed=1, shuffle=True).epoch(epoch).window(0)
+        window.bucket(of[window.rows(0, len(of))], rows)
+    found = window.rows(0, len(of))
+    assert sorted(found.tolist()) == list(range(len(of)))
+    for start in range(0, len(of) - rows + 1, groups * rows):
+        run = of[found[start : start + groups * rows]]
+        whole = run[: len(run) // rows * rows].reshape(-1, rows)
+        padding = (whole.max(axis=1, keepdims=True) - whole).sum()
+        assert padding <= (rows - 1) * (whole.max() - whole.min())
