@@ -19,6 +19,8 @@ from stoker.loader.windows import Job, Ready, Windows
 CLOSED = "the loader is closed; make a new one, or keep it open while iterating"
 FORKED = "this iterator belongs to the parent process; call iter(loader) again in the child"
 _JOIN_S = 10.0
+_HEAR_S = 0.2
+"""How long Ctrl-C that comes just as the consumer begins to wait may go unheard: Python hears it when a wait ends."""
 _REVIEW_BATCHES = 16
 """How often concurrency and depth are reconsidered."""
 
@@ -147,7 +149,7 @@ class Stream:
             if self._fault is not None:
                 raise self._fault
             if self.threads_most:
-                self._out.wait()
+                self._out.wait(_HEAR_S)
             else:
                 self._stopped = self._stopped or self._job()
                 self._run(self._stopped)

@@ -18,6 +18,8 @@ from stoker.pack.kinds import Layout, layout
 from stoker.pack.plan import OTHER, Output, Piece, Plan, SourceFile
 from stoker.pack.sources import HERE, Here, Sources, needed
 
+_HEAR_S = 0.2
+"""How long Ctrl-C may go unheard."""
 _ROOM = 1.03
 """A file system needs a little more than the bytes themselves."""
 
@@ -216,11 +218,16 @@ class _Run:
     def _each(self, numbers: Iterable[int], work: Callable[[int], None]) -> None:
         """Do something for each number, some at a time; the first failure ends it."""
         with ThreadPoolExecutor(self.workers, "stoker-pack") as pool:
-            running: list[Future[None]] = [pool.submit(work, number) for number in numbers]
+            running: list[Future[None]] = []
+            is_over = False
             try:
-                wait(running, return_when=FIRST_EXCEPTION)
+                running.extend(pool.submit(work, number) for number in numbers)
+                # In short waits: Ctrl-C that comes while this thread is about to wait would else be heard at its end.
+                while wait(running, _HEAR_S, FIRST_EXCEPTION).not_done and not _failed(running):
+                    pass
+                is_over = not _failed(running)
             finally:
-                if any(not one.done() or one.exception() for one in running):
+                if not is_over:
                     self.sources.stop()  # others may wait for what will never come
                 pool.shutdown(wait=True, cancel_futures=True)
         errors = [error for one in running if not one.cancelled() and (error := one.exception())]
@@ -228,6 +235,10 @@ class _Run:
             if isinstance(error, ChangedError) and "://" in error.path:  # the loader says how to open it anew
                 raise ChangedError(error.path, OTHER) from error
             raise error
+
+
+def _failed(running: Iterable[Future[None]]) -> bool:
+    return any(one.done() and one.exception() for one in running)
 
 
 def _give_back() -> None:
