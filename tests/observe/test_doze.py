@@ -105,8 +105,9 @@ def test_a_section_that_is_no_part_of_every_step_wakes_the_hooks(
         train(observer, validate)
     track, seen = read(tmp_path / "run")
     counts = ends(track.codes)
-    assert counts[Kind.FORWARD] == STEPS + 7
-    assert counts[Kind.BACKWARD] == STEPS
+    # Of the step in which they woke, what had ended by then is filled in at the pace of another step: maybe not all.
+    assert counts[Kind.FORWARD] - 7 in (STEPS - 1, STEPS)
+    assert counts[Kind.BACKWARD] in (STEPS - 1, STEPS)
     asleep = ends(code for _, code in seen)[Kind.NEXT] - ends(code for _, code in seen)[Kind.BACKWARD]
     assert asleep > DOZING  # they doze again
 
@@ -123,7 +124,7 @@ def test_another_pass_is_seen_from_its_first_step_on(tmp_path: Path, monkeypatch
         train(observer, validate)
     track, _ = read(tmp_path / "run")
     counts = ends(track.codes)
-    assert counts[Kind.FORWARD] == STEPS + 9
+    assert counts[Kind.FORWARD] - 9 in (STEPS - 1, STEPS)  # likewise
     assert counts[Kind.NEXT] == STEPS + 9
 
 
