@@ -24,11 +24,9 @@ lint: .venv/.installed-dev
 types: .venv/.installed-dev
 	$(BIN)/mypy
 
-# Tests that measure time run after the others, alone; all of them lie in tests/sim.
 tests: .venv/.installed-dev chromium
 	$(COMPILE) src examples tests/planted
-	$(BIN)/pytest -n 4 --dist worksteal -m "not alone and not long"
-	$(BIN)/pytest -m alone tests/sim
+	$(BIN)/pytest -n 4 --dist worksteal -m "not long"
 
 # Whole tunings of the real program, minutes each; what they are made of is in `make test`.
 test-long: .venv/.installed-dev

@@ -23,13 +23,6 @@ settings.register_profile("stoker", deadline=None, derandomize=bool(os.environ.g
 settings.load_profile("stoker")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Only one folder is run alone, so that the others need not be collected once more."""
-    astray = [item.nodeid for item in items if item.get_closest_marker("alone") and item.path.parent.name != "sim"]
-    if astray:
-        raise pytest.UsageError(f"tests that are to run alone belong into tests/sim: {', '.join(astray)}")
-
-
 def pytest_collection_finish() -> None:
     """Leave all that was imported out of garbage collections: torch's modules alone take 0.1 s of each."""
     gc.collect()
