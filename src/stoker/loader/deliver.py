@@ -14,13 +14,12 @@ from stoker.loader.fetch import Batches, Failed
 from stoker.loader.hold import Hold
 from stoker.loader.ranks import Ticket
 from stoker.loader.source.interface import Reader
+from stoker.loader.waits import HEAR_S
 from stoker.loader.windows import Job, Ready, Windows
 
 CLOSED = "the loader is closed; make a new one, or keep it open while iterating"
 FORKED = "this iterator belongs to the parent process; call iter(loader) again in the child"
 _JOIN_S = 10.0
-_HEAR_S = 0.2
-"""How long Ctrl-C that comes just as the consumer begins to wait may go unheard: Python hears it when a wait ends."""
 _REVIEW_BATCHES = 16
 """How often concurrency and depth are reconsidered."""
 
@@ -149,7 +148,7 @@ class Stream:
             if self._fault is not None:
                 raise self._fault
             if self.threads_most:
-                self._out.wait(_HEAR_S)
+                self._out.wait(HEAR_S)
             else:
                 self._stopped = self._stopped or self._job()
                 self._run(self._stopped)

@@ -4,13 +4,14 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from stoker.errors import ChangedError, ClosedError, DiskFullError, UsageError
+from stoker.loader import waits
 from stoker.loader.progress import Progress
 from stoker.loader.source.paths import at_home
 from stoker.pack import staging
@@ -18,8 +19,6 @@ from stoker.pack.kinds import Layout, layout
 from stoker.pack.plan import OTHER, Output, Piece, Plan, SourceFile
 from stoker.pack.sources import HERE, Here, Sources, needed
 
-_HEAR_S = 0.2
-"""How long Ctrl-C may go unheard."""
 _ROOM = 1.03
 """A file system needs a little more than the bytes themselves."""
 
@@ -222,10 +221,7 @@ class _Run:
             is_over = False
             try:
                 running.extend(pool.submit(work, number) for number in numbers)
-                # In short waits: Ctrl-C that comes while this thread is about to wait would else be heard at its end.
-                while wait(running, _HEAR_S, FIRST_EXCEPTION).not_done and not _failed(running):
-                    pass
-                is_over = not _failed(running)
+                is_over = waits.for_all(running)
             finally:
                 if not is_over:
                     self.sources.stop()  # others may wait for what will never come
@@ -235,10 +231,6 @@ class _Run:
             if isinstance(error, ChangedError) and "://" in error.path:  # the loader says how to open it anew
                 raise ChangedError(error.path, OTHER) from error
             raise error
-
-
-def _failed(running: Iterable[Future[None]]) -> bool:
-    return any(one.done() and one.exception() for one in running)
 
 
 def _give_back() -> None:

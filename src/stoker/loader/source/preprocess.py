@@ -4,7 +4,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import psutil
 from numpy.typing import NDArray
 
 from stoker.errors import MapError, UsageError
+from stoker.loader import waits
 from stoker.loader.progress import Progress
 from stoker.loader.source import zarrs
 from stoker.loader.source.alone import alone, no_room
@@ -37,7 +38,7 @@ def run(volumes: Sequence[Volume], fn: Function, *, key: str, folder: Path, patc
         ):
             running = [pool.submit(_make, volumes[at], places[at], fn, patch, progress) for at in todo]
             try:
-                wait(running, return_when=FIRST_EXCEPTION)
+                waits.for_all(running)
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
             for one in running:

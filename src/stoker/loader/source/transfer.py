@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stoker.errors import ChangedError, ClosedError, DataError, StokerError, TimedOutError
+from stoker.loader import waits
 from stoker.loader.cache import Cache
 from stoker.loader.source.counters import Counters
 from stoker.loader.source.limit import Limit
@@ -93,7 +94,7 @@ class Want:
                 if self.done:
                     return
                 self._events.append(event)
-            event.wait()
+            waits.for_event(event)
 
     def wait(self) -> Any:
         """The object's bytes, or None if it is in the cache."""
