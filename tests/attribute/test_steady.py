@@ -87,3 +87,27 @@ def test_drift_is_how_much_steps_grew() -> None:
 def test_quantiles_interpolate() -> None:
     assert steady.quantile([1, 2, 3, 4], 0.5) == 2.5
     assert steady.quantile([5], 0.99) == 5
+
+
+def after_breaks(breaks: int, head: int, between: int = 20) -> tuple[list[Step], list[int]]:
+    """A loop that waits a second for each batch. In each break workers make `head` of them, which then come at once."""
+    quick = [*[1.0] * between, *([0.01] * head + [1.0] * between) * breaks]
+    starts = [round(sum(quick[:i]) * 1e9) for i in range(len(quick))]
+    found = [Step(start, 0, 0, i == 0, s, {}) for i, (start, s) in enumerate(zip(starts, quick, strict=True))]
+    return found, [starts[between + i * (between + head)] for i in range(breaks)]
+
+
+@given(st.integers(0, 3), st.integers(0, 4))
+def test_batches_that_workers_made_while_the_loop_stood_still_do_not_count_as_quick(breaks: int, head: int) -> None:
+    some, breaks_ns = after_breaks(breaks, head)
+    found = steady.find(some, head, 1, breaks_ns)
+    assert found is not None
+    assert found.mean_step_s == pytest.approx(1.0)
+    assert found.step_s.p99 == pytest.approx(1.0)
+
+
+def test_where_nothing_else_is_left_they_count_all_the_same() -> None:
+    some, breaks_ns = after_breaks(2, 16, between=3)
+    found = steady.find(some, 16, 1, breaks_ns)
+    assert found is not None
+    assert len(found.steps) >= 8

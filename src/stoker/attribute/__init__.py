@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import get_args
 
 from stoker.attribute import phases, steady
-from stoker.attribute.excise import excise
+from stoker.attribute.excise import breaks, excise
 from stoker.attribute.structure import Structure, ahead, find
 from stoker.attribute.timeline import Event, Segment, decode_events, segments
 from stoker.records.attributed import Attribution, LoaderWait, Phase, Step
@@ -22,6 +22,7 @@ APART = {"validation", "checkpoint", "first_batch", "startup", "shutdown"}
 
 def attribute(track: Track) -> Attribution:
     """All of a track's time, named."""
+    breaks_ns = breaks(track)
     track = excise(track)
     events = decode_events(track)
     structure = find(events, track.loaders, track.cuts, track.end_ns)
@@ -38,7 +39,7 @@ def attribute(track: Track) -> Attribution:
         hot_lines=phases.hot_lines(track, row, names, held) if row else (),
         steps=steps,
         passes=structure.passes,
-        steady=steady.find(steps, *_head(track.loaders, structure)),
+        steady=steady.find(steps, *_head(track.loaders, structure), breaks_ns),
         loaders=_waits(track.loaders, structure),
         between_s=_between(row, names, structure),
         checkpoint_s=_saves(events),

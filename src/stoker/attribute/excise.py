@@ -36,6 +36,13 @@ def windows_of(track: Track) -> list[tuple[int, int]]:
     return [(start, end) for start, end in windows if end > start]
 
 
+def breaks(track: Track) -> list[int]:
+    """Where the windows were, on the clock without them, in order."""
+    windows = windows_of(track)
+    clock = Clock(windows)
+    return [clock.read(end) for _, end in windows]
+
+
 def excise(track: Track) -> Track:
     """The track without its windows, and with their length taken from every later time."""
     windows = windows_of(track)

@@ -1,7 +1,7 @@
 """The steady part of a run is found, not assumed: warm-up by a change point, then medians, drift and spikes."""
 
 import math
-from collections import Counter
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -19,13 +19,14 @@ AGREEMENT = 0.7
 """Spikes have a period if this share of the distances between them agree, within one step."""
 
 
-def find(steps: Sequence[Step], head: int, makers: int = 1) -> Steady | None:
+def find(steps: Sequence[Step], head: int, makers: int = 1, breaks_ns: Sequence[int] = ()) -> Steady | None:
     """The steady steps, without the first of each epoch and the `head` batches that were ready before it.
 
+    At `breaks_ns` the loop stood still while workers went on: what follows is like the start of an epoch.
     `makers` workers take turns: slow ones deliver as many batches at once and then none for a while, so the mean is
     over whole rounds of them.
     """
-    candidates = _inner(steps, head)
+    candidates = _inner(steps, head, breaks_ns)
     if not candidates:
         return None
     seconds = [steps[i].seconds for i in candidates]
@@ -51,19 +52,30 @@ def _mean_of_rounds(steps: Sequence[Step], makers: int) -> float:
     return math.fsum(kept) / len(kept)
 
 
-def _inner(steps: Sequence[Step], head: int) -> list[int]:
-    """Steps that are not the first of their epoch, nor among the batches made while it was waited for."""
-    places: Counter[int] = Counter()
-    rest, all_but_first = [], []
-    for i, step in enumerate(steps):
-        place = places[step.epoch]
-        places[step.epoch] += 1
-        if not step.is_first:
-            all_but_first.append(i)
-            if place > head:
-                rest.append(i)
-    enough = len(rest) >= max(8, len(all_but_first) // 4)
-    return rest if enough else all_but_first or list(range(len(steps)))
+def _inner(steps: Sequence[Step], head: int, breaks_ns: Sequence[int]) -> list[int]:
+    """Steps that are not the first of their epoch, nor among the batches made while it, or a break, was waited for.
+
+    Where hardly any are left, those after breaks count too, and then those of an epoch's start.
+    """
+    all_but_first = [i for i, step in enumerate(steps) if not step.is_first]
+    enough = max(8, len(all_but_first) // 4)
+    for breaks in (breaks_ns, ()):
+        places = _places(steps, breaks)
+        rest = [i for i in all_but_first if places[i] > head]
+        if len(rest) >= enough:
+            return rest
+    return all_but_first or list(range(len(steps)))
+
+
+def _places(steps: Sequence[Step], breaks_ns: Sequence[int]) -> list[int]:
+    """How many steps came before each, since its epoch began or the last break was over."""
+    places: list[int] = []
+    before = (-1, 0)
+    for step in steps:
+        now = step.epoch, bisect_right(breaks_ns, step.start_ns)
+        places.append(places[-1] + 1 if places and now == before else 0)
+        before = now
+    return places
 
 
 def change_point(seconds: Sequence[float]) -> int:
