@@ -81,3 +81,15 @@ def test_the_same_records_give_the_same_interval() -> None:
     cycle(script, 50, valid=2)
     seen = attribute(script.track(LOADERS))
     assert forecast(seen, 1) == forecast(seen, 1)
+
+
+def test_the_interval_is_wider_where_the_host_took_a_share_of_the_cores() -> None:
+    script = Script()
+    cycle(script, 50, valid=2)
+    seen = attribute(script.track(LOADERS))
+    quiet, robbed = forecast(seen, 1), forecast(seen, 1, 0.2)
+    assert quiet is not None
+    assert robbed is not None
+    assert robbed.epoch_s == quiet.epoch_s
+    assert robbed.low_s <= 0.8 * robbed.epoch_s < quiet.low_s
+    assert robbed.high_s >= 1.2 * robbed.epoch_s > quiet.high_s

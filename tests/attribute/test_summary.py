@@ -6,8 +6,8 @@ import pytest
 
 from attribute.tracks import Script, loader
 from stoker.attribute import attribute
-from stoker.attribute.summary import counted, summarise, within_reach
-from stoker.records import Ceilings, Cut, Diagnosis, Kind, Machine, Observation, Track
+from stoker.attribute.summary import counted, stolen_share, summarise, within_reach
+from stoker.records import Ceilings, Cut, Diagnosis, Kind, Machine, Meter, Observation, Track
 
 
 def say(track: Track, *, ended_by_doctor: bool = False) -> Diagnosis:
@@ -81,3 +81,13 @@ def test_new_files_are_a_shortened_runs_only_if_it_was_shortened(how: str) -> No
 
 def test_one_is_not_said_in_the_plural() -> None:
     assert [counted(n, "step") for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
+
+
+def test_what_the_host_took_is_a_share_of_what_was_wanted() -> None:
+    def meter(busy_s: float | None, stolen_s: float | None) -> Meter:
+        return Meter(0, {}, {}, {}, None, None, None, None, None, None, None, None, None, None, busy_s, stolen_s)
+
+    assert stolen_share([meter(100.0, 7.0), meter(103.0, 7.5), meter(109.0, 8.0)]) == pytest.approx(0.1)
+    assert stolen_share([meter(100.0, 7.0), meter(100.0, 7.0)]) == 0
+    assert stolen_share([meter(None, None), meter(None, None)]) is None
+    assert stolen_share([]) is None

@@ -37,3 +37,13 @@ def test_a_report_from_crowded_cores_says_so() -> None:
     crowded, quiet = (dict(headline(dataclasses.replace(said, others_share=share))) for share in (0.75, 0.05))
     assert "75" in crowded["caution"]
     assert "caution" not in quiet
+
+
+def test_a_host_that_gives_the_cores_to_others_is_told() -> None:
+    said = facts().said
+    robbed, left_alone = (
+        dict(headline(dataclasses.replace(said, machine=dataclasses.replace(said.machine, stolen_share=share))))
+        for share in (0.13, 0.01)
+    )
+    assert "13" in robbed["caution"]
+    assert "caution" not in left_alone

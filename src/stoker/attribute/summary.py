@@ -232,7 +232,16 @@ def _use(seen: Observation, track: Track) -> MachineUse:
         disk_write_bytes_per_s=_rate(meters, "disk_write_bytes"),
         net_received_bytes_per_s=_rate(meters, "net_received_bytes"),
         net_sent_bytes_per_s=_rate(meters, "net_sent_bytes"),
+        stolen_share=stolen_share(meters),
     )
+
+
+def stolen_share(meters: Sequence[Meter]) -> float | None:
+    """Of the core time that was wanted on this machine: what the host of a virtual machine gave to others."""
+    busy_s, stolen_s = _grown(meters, "busy_s"), _grown(meters, "stolen_s")
+    if busy_s is None or stolen_s is None:
+        return None
+    return stolen_s / (busy_s + stolen_s) if busy_s + stolen_s > 0 else 0.0
 
 
 def _cpu_s(meters: Sequence[Meter], wanted: set[str] | None) -> float | None:

@@ -13,7 +13,7 @@ import click
 from stoker.advise import advise
 from stoker.attribute import attribute
 from stoker.attribute.course import course
-from stoker.attribute.summary import counted, summarise, within_reach
+from stoker.attribute.summary import counted, stolen_share, summarise, within_reach
 from stoker.commands import pages
 from stoker.commands.outputs import OutFile
 from stoker.diagnose import diagnose as judge
@@ -124,7 +124,7 @@ def _follow(directory: Path) -> tuple[Observation, Attribution, Diagnosis]:
     seen = read(directory)
     track = seen.tracks[0]
     named = attribute(track)
-    said = summarise(seen, track, named, forecast(named, track.epochs_planned))
+    said = summarise(seen, track, named, forecast(named, track.epochs_planned, stolen_share(seen.meters)))
     said = dataclasses.replace(said, epoch_parts=_parts(named), probes=track.probes)
     said = within_reach(judge(seen, track, named, said))
     if said.steps < _needed(_asked(directory)):

@@ -45,6 +45,7 @@ class Meters:
         self._read_private(processes)
         disk, net = _attempt(psutil.disk_io_counters), _attempt(psutil.net_io_counters)
         busy, device_bytes = self._nvml.read()
+        busy_s, stolen_s = _core_time()
         return Meter(
             time_ns=time.perf_counter_ns(),
             cpu_s=cpu,
@@ -60,6 +61,8 @@ class Meters:
             net_sent_bytes=net.bytes_sent if net else None,
             device_busy_share=busy,
             device_bytes=device_bytes,
+            busy_s=busy_s,
+            stolen_s=stolen_s,
         )
 
     def _free_bytes(self) -> int:
@@ -98,6 +101,15 @@ def quota_cores() -> float | None:
         limit = int((CGROUP / "cpu/cpu.cfs_quota_us").read_text())
         return None if limit < 0 else limit / int((CGROUP / "cpu/cpu.cfs_period_us").read_text())
     return None
+
+
+def _core_time() -> tuple[float | None, float | None]:
+    """Seconds of all cores that anybody used, and that the host of a virtual machine gave to others instead."""
+    times = _attempt(psutil.cpu_times)
+    stolen_s = getattr(times, "steal", None)  # Linux only
+    if stolen_s is None:
+        return None, None
+    return sum(getattr(times, name) for name in ("user", "nice", "system", "irq", "softirq")), stolen_s
 
 
 def _throttled_s() -> float | None:

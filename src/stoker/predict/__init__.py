@@ -37,16 +37,20 @@ class Parts:
         return self.first_batch_s + self.head_s + self.steady_s + self.validation_s + self.checkpoint_s + self.between_s
 
 
-def forecast(seen: Attribution, epochs: int | None) -> Prediction | None:
-    """The full epoch with a 95 % interval, and the run if the number of its epochs is known."""
+def forecast(seen: Attribution, epochs: int | None, stolen_share: float | None = None) -> Prediction | None:
+    """The full epoch with a 95 % interval, and the run if the number of its epochs is known.
+
+    What a virtual machine's host takes changes from minute to minute: it may take nothing, or as much again.
+    """
     parts = epoch_parts(seen)
     if parts is None or seen.steady is None:
         return None
     low_s, high_s = _interval([seen.steps[i].seconds for i in seen.steady.steps])
     rest_s = parts.total_s - parts.steady_s
     run_s = None if epochs is None else _run_s(seen, parts, epochs)
-    low = min(rest_s + low_s * parts.steady_steps, parts.total_s * (1 - RUNS_DIFFER))
-    high = max(rest_s + high_s * parts.steady_steps, parts.total_s * (1 + RUNS_DIFFER))
+    differ = RUNS_DIFFER + (stolen_share or 0.0)
+    low = min(rest_s + low_s * parts.steady_steps, parts.total_s * max(1 - differ, 0.0))
+    high = max(rest_s + high_s * parts.steady_steps, parts.total_s * (1 + differ))
     return Prediction(parts.total_s, low, high, run_s)
 
 
@@ -80,12 +84,16 @@ def _train_passes(seen: Attribution) -> list[Pass]:
 
 
 def _head(seen: Attribution) -> tuple[float, int]:
-    """The first steps of a typical epoch that are not steady: their seconds and their number."""
+    """The first steps of a typical epoch that are not steady: their seconds and their number.
+
+    Not those after an experiment, which no other epoch has.
+    """
     assert seen.steady is not None
-    steady = set(seen.steady.steps)
     warm = seen.steps[seen.steady.warmup_steps].epoch  # warm-up comes once in a run, not once in an epoch
     epochs = {step.epoch for step in seen.steps if step.epoch > warm} or {warm}
-    heads = [step for i, step in enumerate(seen.steps) if step.epoch in epochs and i not in steady]
+    first = {seen.steps[i].epoch: i for i in reversed(seen.steady.steps)}
+    whole = len(seen.steps)
+    heads = [step for i, step in enumerate(seen.steps) if step.epoch in epochs and i < first.get(step.epoch, whole)]
     return math.fsum(step.seconds for step in heads) / len(epochs), round(len(heads) / len(epochs))
 
 

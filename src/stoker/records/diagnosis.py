@@ -144,6 +144,8 @@ class MachineUse:
     disk_write_bytes_per_s: float | None
     net_received_bytes_per_s: float | None
     net_sent_bytes_per_s: float | None
+    stolen_share: float | None = None
+    """Of the core time that was wanted on this machine meanwhile: what the host of a virtual machine gave to others."""
 
 
 @dataclass(frozen=True, slots=True)

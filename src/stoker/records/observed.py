@@ -242,6 +242,8 @@ class Meter:
     net_sent_bytes: int | None
     device_busy_share: float | None
     device_bytes: int | None
+    busy_s: float | None = None  # of all cores and all programs, since the machine's start
+    stolen_s: float | None = None  # that somebody wanted and the host of this virtual machine gave to others
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ def _meters(meters: Sequence[Meter], start_ns: int) -> dict[str, list[Any]]:
         "shm_bytes": [meter.shm_bytes for meter in meters],
         "running": [meter.running for meter in meters],
         "throttled_s": [meter.throttled_s for meter in meters],
+        "busy_s": [meter.busy_s for meter in meters],
+        "stolen_s": [meter.stolen_s for meter in meters],
         "disk_read_bytes": [meter.disk_read_bytes for meter in meters],
         "disk_write_bytes": [meter.disk_write_bytes for meter in meters],
         "net_received_bytes": [meter.net_received_bytes for meter in meters],

@@ -11,6 +11,8 @@ MOST_FINDINGS = 4
 MOST_CANDIDATES = 4
 CROWDED = 0.2
 """The share of the loop's time that other programs may take before it is said."""
+STOLEN = 0.05
+"""The share of the cores that a virtual machine's host may give to others before it is said."""
 MOST_EVIDENCE = 2
 """What is said of a finding that is not the first."""
 
@@ -21,6 +23,9 @@ def headline(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if (others := diagnosis.others_share or 0.0) >= CROWDED:
         had = f"on cached batches the loop waited for a core in {units.share(others)} of the time"
         yield "caution", f"other programs had the cores: {had}. Run it again when the machine is quiet"
+    if (stolen := diagnosis.machine.stolen_share or 0.0) >= STOLEN:
+        had = f"{units.share(stolen)} of the core time that was wanted went to others on the same host"
+        yield "caution", f"this virtual machine did not have its cores: {had}. Times differ by as much from run to run"
 
 
 def _judged(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:

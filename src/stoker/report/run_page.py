@@ -157,6 +157,8 @@ def _machine(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "network", f"{_rate(use.net_received_bytes_per_s)} received, {_rate(use.net_sent_bytes_per_s)} sent"
     if use.throttled_s:
         yield "throttled by the quota", units.seconds(use.throttled_s)
+    if use.stolen_share is not None:
+        yield "core time that the host gave to others", units.share(use.stolen_share)
     yield "device", diagnosis.device.name
     if memory.device_peak_bytes is not None:
         yield "device memory, peak", units.size(memory.device_peak_bytes)
