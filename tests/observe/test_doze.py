@@ -1,6 +1,7 @@
 """Hooks that doze over most steps of a fast loop, and the steps they did not see filled in again."""
 
 import gc
+import weakref
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,9 +20,11 @@ from stoker.observe import doze
 from stoker.observe.child import Observer
 from stoker.observe.doze import AWAKE, DOZING, FIRST, STILL
 from stoker.observe.dozed import fill
+from stoker.observe.dozed_rows import with_dozed
 from stoker.observe.options import Options
 from stoker.observe.progress import Progress
 from stoker.observe.readback import Process
+from stoker.observe.workers import ALIKE, MADE, ROW
 from stoker.records.observed import ARG, KIND, SMALLEST_TIME, Kind, Track
 
 STEPS = FIRST + 2 * DOZING + AWAKE + 10
@@ -33,8 +36,9 @@ Events = list[tuple[int, int]]
 
 @contextmanager
 def observed(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Observer]:
-    """Every step counts as fast, however slow this machine is."""
+    """Every step counts as fast, however slow this machine is, and a doze is as long as can be said beforehand."""
     monkeypatch.setattr(doze, "FAST_NS", 1 << 62)
+    monkeypatch.setattr(doze, "LONGEST", DOZING)
     place.mkdir()
     observer = Observer(place, Options(whole=True))
     observer.start()
@@ -88,6 +92,174 @@ def test_hooks_doze_and_every_step_has_its_parts_again(
     assert Kind.DOZE not in counts
     assert track.filled > 0
     assert list(track.times_ns) == sorted(track.times_ns)
+
+
+def test_batches_that_the_main_thread_made_meanwhile_have_their_rows_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with observed(tmp_path / "run", monkeypatch) as observer:
+        train(observer, lambda step, model: None)
+    process = Process(next((tmp_path / "run").glob("*.notes")))
+    rows = [row for row in process._rows() if row[0] in (MADE, ALIKE)]
+    assert len(rows) == STEPS - 2 * DOZING
+    worker = process.worker()
+    assert worker is not None
+    assert len(worker.batches) == STEPS
+    assert all(batch.samples == 2 and batch.fetch_s > 0 for batch in worker.batches)
+    assert [batch.begin_ns for batch in worker.batches] == sorted(batch.begin_ns for batch in worker.batches)
+    waits = iter(pairwise(sorted(t for t, code in read(tmp_path / "run")[1] if code >> 1 & KIND == Kind.NEXT)))
+    spans = [span for number, span in enumerate(waits) if number % 2 == 0]
+    assert all(
+        begin <= one.begin_ns and one.end_ns <= end for (begin, end), one in zip(spans, worker.batches, strict=False)
+    )
+
+
+def test_what_a_script_puts_around_the_fetcher_does_not_make_rows_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind: Any = torch.utils.data._utils.fetch._MapDatasetFetcher
+
+    def wrap(step: int, _: torch.nn.Module) -> None:
+        if step != FIRST // 2:
+            return
+        inner = kind.fetch
+
+        def theirs(fetcher: Any, index: Any) -> Any:
+            return inner(fetcher, index)
+
+        monkeypatch.setattr(kind, "fetch", theirs)
+
+    with observed(tmp_path / "run", monkeypatch) as observer:
+        train(observer, wrap)
+    worker = Process(next((tmp_path / "run").glob("*.notes"))).worker()
+    assert worker is not None
+    assert len(worker.batches) == STEPS
+
+
+def test_the_shorter_steps_are_the_longer_is_a_doze(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doze, "DOZE_NS", 1 << 62)  # no step is too long for the most
+    with observed(tmp_path / "run", monkeypatch) as observer:
+        monkeypatch.setattr(doze, "LONGEST", DOZING + 100)
+        train(observer, lambda step, model: None)
+    _, seen = read(tmp_path / "run")
+    assert ends(code for _, code in seen)[Kind.BACKWARD] == FIRST + AWAKE
+    assert sum(code >> 1 & KIND == Kind.DOZE and not code & 1 for _, code in seen) == 2
+
+
+def test_hooks_do_not_doze_before_a_batch_that_was_taken_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ahead:
+        """Gives the loop what was held for it, as experiments do."""
+
+        are_over = True
+
+        def turn(self, _: Any, epoch: Any, __: Any) -> tuple[Any]:
+            return (epoch.held.popleft(),)
+
+    with observed(tmp_path / "run", monkeypatch) as observer:
+        doze = observer.recorder.doze
+        batches = iter(DataLoader(TensorDataset(torch.arange(9.0)), batch_size=1))
+        next(batches)
+        epoch = batches._stoker_epoch  # type: ignore[attr-defined]
+        epoch.held.append("held")
+        doze.may, doze.at, doze._loader, doze._period = lambda: True, 0, epoch.loader, 1
+        monkeypatch.setattr(observer.pace, "probes", Ahead())
+        assert next(batches) == "held"
+        assert not doze.asleep[0]
+        monkeypatch.setattr(observer.pace, "probes", None)
+        assert next(batches)[0].item() == 1.0
+        assert doze.asleep[0]
+
+
+def test_while_hooks_doze_nothing_of_ours_is_passed_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every wrapper but the loader's own is gone, comes back, and goes for good at the end."""
+    fetchers, loader = torch.utils.data._utils.fetch, torch.utils.data.dataloader
+    places = [
+        (torch.nn.Module, "__call__"),
+        (torch.nn.Module, "zero_grad"),
+        (torch.optim.Optimizer, "zero_grad"),
+        (torch.autograd, "backward"),
+        (loader._BaseDataLoaderIter, "_next_index"),
+        (fetchers._MapDatasetFetcher, "fetch"),
+    ]
+    plain = [vars(owner)[name] for owner, name in places]
+    seen: set[tuple[bool, bool, bool]] = set()
+
+    def look(_: int, __: torch.nn.Module) -> None:
+        now = [vars(owner)[name] for owner, name in places]
+        gone = [one is before for one, before in zip(now, plain, strict=True)]
+        seen.add((bool(observer.recorder.doze.asleep[0]), all(gone), any(gone)))
+
+    with observed(tmp_path / "run", monkeypatch) as observer:
+        train(observer, look)
+    assert seen == {(True, True, True), (False, False, False)}
+    assert [vars(owner)[name] for owner, name in places] == plain
+
+
+def test_another_iterator_is_seen_while_hooks_doze_over_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two loaders in turns, as a loop that draws from both: every wait has its loader's number."""
+    other = iter(DataLoader(TensorDataset(torch.arange(4.0 * STEPS)), batch_size=1))  # begun before anything is seen
+    drawn: list[float] = []
+    with observed(tmp_path / "run", monkeypatch) as observer:
+        train(observer, lambda step, model: drawn.append(next(other)[0].item()))
+    assert drawn == [float(i) for i in range(STEPS)]
+    track, _ = read(tmp_path / "run")
+    assert ends(track.codes)[Kind.NEXT] == STEPS
+
+
+def test_a_loop_that_is_left_while_hooks_doze_lets_go_of_its_iterator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so of its workers: torch ends them when nobody holds it any more."""
+    with observed(tmp_path / "run", monkeypatch) as observer:
+        doze = observer.recorder.doze
+        batches = iter(DataLoader(TensorDataset(torch.arange(9.0)), batch_size=1))
+        next(batches)
+        doze.may, doze.at, doze._loader = lambda: True, 0, batches._stoker_epoch.loader  # type: ignore[attr-defined]
+        doze._period = 1
+        next(batches)
+        assert doze.asleep[0]
+        held = weakref.ref(batches)
+        del batches
+        assert held() is None
+
+
+def test_the_hook_on_backward_is_off_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.autograd.backward
+    taken_off: set[tuple[bool, bool]] = set()
+
+    def look(_: int, __: torch.nn.Module) -> None:
+        taken_off.add((bool(observer.recorder.doze.asleep[0]), torch.autograd.backward is before))
+
+    with observed(tmp_path / "run", monkeypatch) as observer:
+        train(observer, look)
+        counted = observer.pace.backwards
+    assert taken_off == {(True, True), (False, False)}
+    assert torch.autograd.backward is before
+    assert STEPS - 1 <= counted <= STEPS + 1
+
+
+def test_what_a_script_puts_around_backward_stays_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def wrap(step: int, _: torch.nn.Module) -> None:
+        nonlocal calls
+        if step != FIRST // 2:
+            return
+        inner = torch.autograd.backward
+
+        def theirs(*args: Any, **kwargs: Any) -> None:
+            nonlocal calls
+            calls += 1
+            inner(*args, **kwargs)
+
+        monkeypatch.setattr(torch.autograd, "backward", theirs)
+
+    with observed(tmp_path / "run", monkeypatch) as observer:
+        train(observer, wrap)
+        assert observer.pace.backwards == STEPS
+    assert calls == STEPS - FIRST // 2 - 1
 
 
 def test_a_section_that_is_no_part_of_every_step_wakes_the_hooks(
@@ -157,6 +329,33 @@ def test_it_is_noted_where_the_script_asks_for_collections(tmp_path: Path, monke
     asked = read(tmp_path / "run")[0].collects[0]
     assert asked.place.startswith(__file__)
     assert asked.calls == 10  # the twelfth is not noted any more
+
+
+# ---- filling in rows -------------------------------------------------------------------------------------
+
+
+@given(
+    waits=st.lists(st.tuples(st.integers(20, 1000), st.booleans()), min_size=1, max_size=30),
+    tenths=st.integers(1, 10),
+    collated=st.integers(0, 10),
+)
+def test_a_wait_in_a_doze_has_the_row_that_it_would_have_had(
+    waits: list[tuple[int, bool]], tenths: int, collated: int
+) -> None:
+    """Making a batch takes a share of each wait, collating a share of that: then what is filled in is exact."""
+    waits = [(200, False), *waits]
+    begin, now, events, rows = Kind.NEXT << 1 | 3 << ARG, SMALLEST_TIME, [], []
+    for length, asleep in waits:
+        took = length * tenths  # of a wait of ten times its length
+        row = array("q", [MADE, now + 10 * length - took, now + 10 * length, 5, took * collated // 10])
+        rows.append((row + array("q", [0] * (ROW - 5)), asleep))
+        events += [(now, Kind.DOZE << 1 | (1 << ARG if asleep else 1)), (now, begin), (now + 10 * length, begin | 1)]
+        now += 20 * length
+    seen = [row for row, asleep in rows if not asleep]
+    came = with_dozed(seen, [t for t, _ in events], [code for _, code in events], [3])
+    assert [row[1:4] for row in came] == [row[1:4] for row, _ in rows]
+    assert all(abs(one[4] - row[4]) <= 0.05 * row[4] + 1 for one, (row, _) in zip(came, rows, strict=True))
+    assert with_dozed(seen, [t for t, _ in events], [code for _, code in events], [2]) == seen  # that one has workers
 
 
 # ---- filling in ------------------------------------------------------------------------------------------

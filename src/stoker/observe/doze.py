@@ -1,6 +1,6 @@
 """Hooks that doze: of a fast and regular loop most steps are timed as a whole, and only some of them inside.
 
-    all hooks … (32 steps) │ dozing: only the loader's own hooks, and rare ones (224 steps) │ all hooks … (32 steps) │
+    all hooks … (32 steps) │ dozing: only the loader's own hooks, and rare ones (224 to 992 steps) │ all hooks … │
 
 A step of half a millisecond would notice a dozen hooks. What they would have seen in the steps between is filled in
 when the records are read, from the steps before (`dozed`). Whatever is not a part of the regular step ends it at once.
@@ -13,8 +13,10 @@ from time import perf_counter_ns as clock
 
 from stoker.records.observed import ARG, KIND, SMALLEST_TIME, Kind
 
-AWAKE, DOZING = 32, 224
-"""Steps with all hooks, and steps between."""
+AWAKE, DOZING, LONGEST = 32, 224, 992
+"""Steps with all hooks, and steps between, at least and at most."""
+DOZE_NS = 1_000_000_000
+"""How long a doze of more than the fewest steps may take: the shorter steps are, the more they notice hooks."""
 FIRST = 64
 """Steps of an epoch before the first time."""
 FAST_NS = 10_000_000
@@ -46,8 +48,11 @@ class Doze:
         self.at = NEVER
         """From which batch of the epoch on `turn` wants to be called."""
         self.may: Callable[[], bool] = lambda: False
+        self.changed: list[Callable[[int], None]] = []
+        """Told when hooks begin to doze (1) and when they wake (0): what can be taken off costs nothing meanwhile."""
         self._loader = 0
         self._period = 0
+        self._dozing = DOZING
         self._has_sections = self._woken = False
         self._newest = array("q")
 
@@ -60,15 +65,15 @@ class Doze:
         """Before a batch is asked for: doze, or wake."""
         if self.asleep[0]:
             self.wake()
-            self._calls[0] += self._calls_a_step * DOZING  # they were not counted, and cost as always
+            self._calls[0] += self._calls_a_step * self._dozing  # they were not counted, and cost as always
             self._before = self._calls[0], batches
             self.at = batches + AWAKE
         elif loader == self._loader and self._period and not self._woken and self.may():
             self._put(clock())
             self._put(Kind.DOZE << 1 | self._period << ARG)
-            self.asleep[0] = 1
+            self._set(1)
             self._calls_a_step = (self._calls[0] - self._before[0]) // max(batches - self._before[1], 1)
-            self.at = batches + DOZING
+            self.at = batches + self._dozing
         else:
             self._loader, self._woken = loader, False
             self._before = self._calls[0], batches
@@ -77,9 +82,14 @@ class Doze:
     def wake(self) -> None:
         """All hooks see again."""
         if self.asleep[0]:
-            self.asleep[0] = 0
+            self._set(0)
             self._put(clock())
             self._put(Kind.DOZE << 1 | 1)
+
+    def _set(self, asleep: int) -> None:
+        self.asleep[0] = asleep
+        for tell in self.changed:
+            tell(asleep)
 
     def section(self) -> None:
         """A section without gradients begins; one that is no part of every step may be a validation."""
@@ -89,19 +99,23 @@ class Doze:
 
     def forget(self) -> None:
         """In a forked child nothing dozes."""
-        self.asleep[0], self.at, self._period = 0, NEVER, 0
+        self._set(0)
+        self.at, self._period = NEVER, 0
 
     def look(self, numbers: "array[int]") -> None:
         """Are the newest steps fast, and each like one shortly before it?"""
         self._newest = (self._newest + numbers)[-LOOKED_AT:]
+        if self.asleep[0]:  # looking takes the interpreter from the loop for a millisecond
+            return
         steps = _last_steps(self._newest, Kind.NEXT << 1 | self._loader << ARG)
         if len(steps) < SURE:
             return
         codes = [codes for codes, _ in steps[-SURE:]]
-        is_fast = median(lasted for _, lasted in steps) < FAST_NS
+        step_ns = median(lasted for _, lasted in steps)
         trains = any(code >> 1 & KIND == Kind.BACKWARD for one in codes for code in one)
         self._has_sections = any(code >> 1 & KIND == Kind.NO_GRAD for one in codes for code in one)
-        self._period = _period(codes) if is_fast and trains else 0
+        self._period = _period(codes) if step_ns < FAST_NS and trains else 0
+        self._dozing = min(max(int(DOZE_NS / step_ns), DOZING), LONGEST)
 
 
 def _last_steps(numbers: "array[int]", begin: int) -> "list[tuple[tuple[int, ...], int]]":

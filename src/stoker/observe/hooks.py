@@ -80,7 +80,7 @@ def watch_forward(torch: ModuleType, recorder: Recorder, patches: Patches, _: Pa
             put(clock())
             put(code | 1)
 
-    patches.set(torch.nn.Module, "__call__", __call__)
+    patches.set_awake(torch.nn.Module, "__call__", __call__, recorder.doze.changed)
 
 
 # ---- backward and optimizer ------------------------------------------------------------------------------
@@ -110,12 +110,28 @@ def watch_backward(torch: ModuleType, recorder: Recorder, patches: Patches, pace
 
         return backward
 
-    patches.set(torch.autograd, "backward", watched(torch.autograd.backward))
+    plain, ours = torch.autograd.backward, watched(torch.autograd.backward)
+    batches = 0
+
+    def change(asleep: int) -> None:
+        """Off while hooks doze, unless somebody has put something around it. About one a batch was not counted."""
+        nonlocal batches
+        if torch.autograd.backward is (ours if asleep else plain):
+            pace.backwards += 0 if asleep else pace.batches - batches
+            batches = pace.batches
+            torch.autograd.backward = plain if asleep else ours
+
+    patches.set(torch.autograd, "backward", ours)
     patches.set(torch.autograd, "grad", watched(torch.autograd.grad))
+    recorder.doze.changed.append(change)
+    patches.on_restore(lambda: recorder.doze.changed.remove(change))
 
 
 def watch_optimizers(torch: ModuleType, recorder: Recorder, patches: Patches, pace: Pace) -> None:
-    """Steps through torch's own hooks, the rest by wrapping."""
+    """Steps through torch's own hooks, the rest by wrapping.
+
+    They stay while hooks doze: another thread may be going through torch's list of them.
+    """
     home, put, asleep = recorder.home, recorder.put, recorder.doze.asleep
     module = import_module("torch.optim.optimizer")  # torch.optim hides its own submodule
     marks = recorder.marks
@@ -147,7 +163,7 @@ def watch_optimizers(torch: ModuleType, recorder: Recorder, patches: Patches, pa
     patches.on_restore(module.register_optimizer_step_pre_hook(before).remove)
     patches.on_restore(module.register_optimizer_step_post_hook(after).remove)
     for owner in (module.Optimizer, torch.nn.Module):
-        patches.set(owner, "zero_grad", spanned(owner.zero_grad, recorder, Kind.ZERO))
+        patches.set_awake(owner, "zero_grad", spanned(owner.zero_grad, recorder, Kind.ZERO), recorder.doze.changed)
     helpers = [(torch.amp.GradScaler, name) for name in ("step", "unscale_", "update")]
     helpers += [(torch.nn.utils, "clip_grad_norm_"), (torch.nn.utils, "clip_grad_value_")]
     for owner, name in helpers:

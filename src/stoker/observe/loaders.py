@@ -96,58 +96,122 @@ def _experiments(original: Any, recorder: Recorder, pace: Pace) -> Callable[[Any
     return experiment
 
 
+def _looking(original: Any, recorder: Recorder, pace: Pace) -> Callable[[Any, Epoch], tuple[Any] | bool]:
+    """What is done before a batch is asked for."""
+    experiment = _experiments(original, recorder, pace)
+
+    def look(iterator: Any, epoch: Epoch) -> tuple[Any] | bool:
+        """The batch of an experiment, or whether the epoch is over."""
+        if (pace.trying or epoch.held) and epoch.batches:
+            given = experiment(iterator, epoch)
+            if given is not None:
+                pace.batches += 1
+                return given
+        now = clock()
+        if not epoch.first_ns:
+            epoch.bearable = bool(recorder.attempt(can_bear_an_end, sys._getframe(2)))  # noqa: SLF001
+            pace.first(epoch, now)
+        return epoch.over or (now >= pace.look_ns and pace.is_over(epoch, now))
+
+    return look
+
+
 def _watch_next(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) -> None:
     home, put = recorder.home, recorder.put
     original = kind.__next__
-    wait, none = Kind.NEXT << 1, Kind.EXHAUSTED << 1 | 1
-
-    experiment = _experiments(original, recorder, pace)
+    wait = Kind.NEXT << 1
+    look = _looking(original, recorder, pace)
+    failed = _failing(recorder, pace)
     doze = recorder.doze
-    asleep = doze.asleep
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:  # noqa: N807
-        epoch: Epoch | None = self.__dict__.get(STATE)
+        epoch: Epoch | None = self._stoker_epoch
         if epoch is None or get_ident() != home[0]:
             return original(self)
-        if epoch.batches >= doze.at:
+        if epoch.batches >= doze.at and not epoch.held:
             doze.turn(epoch.loader, epoch.batches)
-        if (pace.trying or epoch.held) and epoch.batches:
-            given = experiment(self, epoch)
-            if given is not None:
-                pace.batches += 1
-                return given[0]
+            if doze.asleep[0]:
+                return lie_down(self, epoch)
+        found = look(self, epoch)
+        if isinstance(found, tuple):
+            return found[0]
         number = epoch.loader << ARG
-        now = clock()
-        if not epoch.first_ns:
-            epoch.bearable = bool(recorder.attempt(can_bear_an_end, sys._getframe(1)))  # noqa: SLF001
-            pace.first(epoch, now)
-        over = epoch.over or (now >= pace.look_ns and pace.is_over(epoch, now))
-        put(now)
+        put(clock())
         put(wait | number)
         try:
-            batch = _let_go(self) if over else original(self)
-        except StopIteration:
-            put(clock())
-            put(none | number)
-            doze.wake()
-            pace.ended(epoch)
-            raise
+            batch = _let_go(self) if found else original(self)
         except BaseException as error:
-            put(clock())
-            put(wait | 1 | number)
-            doze.wake()
-            _note_failure(recorder, error)
+            failed(error, epoch)
             raise
         put(clock())
         put(wait | 1 | number)
         epoch.batches += 1
         pace.batches += 1
-        if (pace.probes is not None and not asleep[0]) or epoch.batches == 1:
+        if pace.probes is not None or epoch.batches == 1:
             _delivered(epoch, batch, recorder, pace)
         return batch
 
+    lie_down = _dozing(kind, __next__, recorder, patches, pace)
+    patches.set(kind, STATE, None)  # asking an instance for its dict would make its attributes slower ever after
     patches.set(kind, "__next__", __next__)
+
+
+def _dozing(kind: Any, awake: Any, recorder: Recorder, patches: Patches, pace: Pace) -> Callable[[Any, Epoch], Any]:
+    """What `__next__` is while hooks doze: as little as can be, because a fast step notices every look."""
+    put, doze, failed = recorder.put, recorder.doze, _failing(recorder, pace)
+    original = awake.__wrapped__
+    epoch: Any = None  # not its iterator: a loop that is left must be able to let go of that, and of its workers
+    begin = 0
+
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:  # noqa: N807
+        if self._stoker_epoch is not epoch or epoch.batches >= doze.at:
+            return awake(self)
+        put(clock())
+        put(begin)
+        try:
+            batch = original(self)
+        except BaseException as error:
+            failed(error, epoch)
+            raise
+        put(clock())
+        put(begin | 1)
+        epoch.batches += 1
+        pace.batches += 1
+        return batch
+
+    def lie_down(iterator: Any, its_epoch: Epoch) -> Any:
+        nonlocal epoch, begin
+        epoch, begin = its_epoch, Kind.NEXT << 1 | its_epoch.loader << ARG
+        if kind.__next__ is awake:
+            kind.__next__ = __next__
+        return __next__(iterator)
+
+    def change(asleep: int) -> None:
+        if not asleep and kind.__next__ is __next__:
+            kind.__next__ = awake
+
+    doze.changed.append(change)
+    patches.on_restore(lambda: doze.changed.remove(change))
+    return lie_down
+
+
+def _failing(recorder: Recorder, pace: Pace) -> Callable[[BaseException, Epoch], None]:
+    """What is written down where no batch came: the epoch is over, or something went wrong."""
+    put, doze = recorder.put, recorder.doze
+
+    def failed(error: BaseException, epoch: Epoch) -> None:
+        over = isinstance(error, StopIteration)
+        put(clock())
+        put((Kind.EXHAUSTED if over else Kind.NEXT) << 1 | 1 | epoch.loader << ARG)
+        doze.wake()
+        if over:
+            pace.ended(epoch)
+        else:
+            _note_failure(recorder, error)
+
+    return failed
 
 
 def _watch_deaths(module: Any, recorder: Recorder, patches: Patches, pace: Pace) -> None:
@@ -217,7 +281,7 @@ def _watch_order(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) ->
 
     @functools.wraps(original)
     def _next_index(self: Any) -> Any:
-        if asleep[0] or get_ident() != home[0]:
+        if asleep[0] or get_ident() != home[0]:  # asleep: somebody has put something around this one
             return original(self)
         calls = self.__dict__.get(CALLS, 0)
         now = thread_time_ns if calls < FINE_CALLS else clock
@@ -232,11 +296,11 @@ def _watch_order(kind: Any, recorder: Recorder, patches: Patches, pace: Pace) ->
             recorder.batches.extend(row + (0,) * (ROW - len(row)))
             total[:] = 0, 0
         if pace.probes is not None:
-            epoch: Epoch | None = self.__dict__.get(STATE)
+            epoch: Epoch | None = self._stoker_epoch
             pace.probes.orders(epoch.loader if epoch else recorder.iterating).recent.append(index)
         return index
 
-    patches.set(kind, "_next_index", _next_index)
+    patches.set_awake(kind, "_next_index", _next_index, recorder.doze.changed)
 
 
 def _watch_retire(kind: Any, recorder: Recorder, patches: Patches) -> None:

@@ -7,13 +7,23 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-_ABSENT = object()
+ABSENT = object()
+
+
+def put(owner: Any, name: str, value: Any) -> None:
+    """Make an attribute of the owner's own what it was."""
+    if value is ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, value)
 
 
 class Patches:
     """Attributes replaced and hooks registered; `restore` puts everything back, last one first."""
 
     def __init__(self) -> None:
+        self.replaced: list[tuple[Any, str, Any]] = []
+        """Each owner, the name of its attribute, and what that was before (`ABSENT`: inherited)."""
         self._undo: list[Callable[[], None]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
@@ -27,16 +37,25 @@ class Patches:
         self._replace(owner, name, value)
 
     def _replace(self, owner: Any, name: str, value: Any) -> None:
-        before = vars(owner).get(name, _ABSENT)
-
-        def undo() -> None:
-            if before is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
-
+        before = vars(owner).get(name, ABSENT)
+        self.replaced.append((owner, name, before))
         setattr(owner, name, value)
-        self._undo.append(undo)
+        self._undo.append(lambda: put(owner, name, before))
+
+    def set_awake(self, owner: Any, name: str, value: Any, changed: list[Callable[[int], None]]) -> None:
+        """Replace an attribute of the owner's own, but not while hooks doze: then a wrapper would only pass calls on.
+
+        `changed` is told of that (1: they doze). Whatever somebody else puts there meanwhile stays.
+        """
+        plain = vars(owner)[name]
+        self.set(owner, name, value)
+
+        def change(asleep: int) -> None:
+            if vars(owner).get(name) is (value if asleep else plain):
+                setattr(owner, name, plain if asleep else value)
+
+        changed.append(change)
+        self.on_restore(lambda: changed.remove(change))
 
     def add(self, items: MutableSequence[Any], item: Any) -> None:
         """Append to a list of callbacks."""

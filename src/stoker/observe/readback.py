@@ -10,6 +10,7 @@ from typing import Any
 from stoker.errors import UsageError
 from stoker.observe import workers
 from stoker.observe.dozed import fill
+from stoker.observe.dozed_rows import with_dozed
 from stoker.observe.meters import machine
 from stoker.records.codec import decode
 from stoker.records.observed import (
@@ -312,7 +313,11 @@ class Process:
 
     def _batches(self) -> tuple[WorkerBatch, ...]:
         rows = self._rows()
-        made = _like_the_one_before([row for row in rows if row[0] in (workers.MADE, workers.ALIKE)])
+        made = [row for row in rows if row[0] in (workers.MADE, workers.ALIKE)]
+        alone = [note["loader"] for note in self.all("loader") if not note["num_workers"]]
+        if alone:
+            made = with_dozed(made, *self._pairs("events"), alone)
+        made = _like_the_one_before(made)
         sent = [row for row in rows if row[0] == workers.SENT]
         return tuple(_batch(row, sent[i] if i < len(sent) else None) for i, row in enumerate(made))
 

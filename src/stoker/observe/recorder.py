@@ -29,6 +29,8 @@ SAMPLE_S = 0.010
 SAMPLER_SHARE = 0.003
 """The sampler slows itself down until it takes no more than this share of one core."""
 SLOWEST_SAMPLE_S = 0.1
+DOZING_SAMPLE_S = 0.03
+"""While hooks doze steps are alike, and each look makes one of them wait."""
 BEAT_S = 1.0
 TROUBLE_LETTERS = 300
 
@@ -107,7 +109,7 @@ class Recorder:
         spent = time.thread_time_ns()
         try:
             while not self._stop:
-                time.sleep(period_s)
+                time.sleep(max(period_s, DOZING_SAMPLE_S) if self.doze.asleep[0] else period_s)
                 self._sample()
                 now = clock()
                 if now - flushed > FLUSH_S * 1e9:

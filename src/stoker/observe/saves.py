@@ -36,7 +36,7 @@ class Saves:
         """Without `originals`, what the script saves is saved."""
         self._recorder = recorder
         self._pace = pace
-        self._saved_after = -1
+        self._saved_after = (-1, 0)
         self._directory = directory
         self._patches = patches
         self._originals = originals
@@ -63,14 +63,18 @@ class Saves:
 
         @functools.wraps(original)
         def sync(*args: Any, **kwargs: Any) -> Any:
-            return (saving if self._saved_after == self._pace.backwards else logging)(*args, **kwargs)
+            return (saving if self._saved_after == self._step() else logging)(*args, **kwargs)
 
         return sync
+
+    def _step(self) -> tuple[int, int]:
+        """What a backward changes; while hooks doze it is not seen, and a batch stands for it."""
+        return self._pace.backwards, self._pace.batches if self._recorder.doze.asleep[0] else 0
 
     def _noted(self, original: Any) -> Any:
         @functools.wraps(original)
         def save(*args: Any, **kwargs: Any) -> Any:
-            self._saved_after = self._pace.backwards
+            self._saved_after = self._step()
             return original(*args, **kwargs)
 
         return save

@@ -41,7 +41,7 @@ def install(torch: ModuleType, recorder: Recorder, patches: Patches) -> None:
     bench = Bench(recorder)
     patches.set(fetch._BaseDatasetFetcher, "__init__", bench.init(fetch._BaseDatasetFetcher.__init__))  # noqa: SLF001
     for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):  # noqa: SLF001
-        patches.set(kind, "fetch", bench.fetch(kind.fetch))
+        patches.set_awake(kind, "fetch", bench.fetch(kind.fetch), recorder.doze.changed)
     worker = torch.utils.data._utils.worker  # noqa: SLF001
     patches.set(worker, "_worker_loop", _watched_loop(worker._worker_loop, recorder, bench))  # noqa: SLF001
 
@@ -102,7 +102,11 @@ class Bench:
         return __init__
 
     def _collating(self, collate_fn: Any) -> Any:
+        asleep = self.recorder.doze.asleep
+
         def collate(data: Any) -> Any:
+            if asleep[0]:
+                return collate_fn(data)
             start = clock()
             try:
                 return collate_fn(data)
@@ -114,11 +118,11 @@ class Bench:
     def fetch(self, original: Any) -> Any:
         """A fetch that leaves a row."""
         home, plan, put = self.recorder.home, probe_making.PLAN, self.recorder.batches.extend
-        rest = ZEROS[: ROW - LIKE]
+        rest, asleep = ZEROS[: ROW - LIKE], self.recorder.doze.asleep
 
         @functools.wraps(original)
         def fetch(fetcher: Any, index: Any) -> Any:
-            if get_ident() != home[0]:
+            if asleep[0] or get_ident() != home[0]:  # asleep: somebody has put something around this one
                 return original(fetcher, index)
             label = plan.pop(0) if plan else ""
             self.collated_ns = 0
