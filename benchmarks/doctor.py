@@ -3,203 +3,31 @@
     python benchmarks/doctor.py [overhead] [accounting] [forecast] [startup] [--cases DIR] [--rounds N] [--json F]
     python benchmarks/doctor.py peers [--only slow]
 
-Overhead is measured in one process: blocks of steps with the hooks in place and without alternate in random order, so
-that drift of the machine cancels; printed are ratios of block medians with a bootstrap interval. Accounting and
+Overhead is measured in processes that take turns (`overhead.py`), so that drift of the machine cancels. Accounting and
 forecast run the real program on plain scripts and on the five cases. `peers` is what TraceML says of the planted
 scripts (`traced.py`); it has to be installed for that.
 """
 
 import argparse
-import contextlib
-import functools
 import json
 import os
-import random
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import overhead
 import traced
-
-from stoker.observe.doze import AWAKE, DOZING, FAST_NS
+from fast_loop import SHAPES
 
 ROOT = Path(__file__).resolve().parents[1]
 PLANTED = ROOT / "tests" / "planted" / "accounting"
 CASES = ("records", "volumes", "events", "images", "text")
-BLOCK_S, SETTLE_S = 0.1, 0.5
-"""How long one block is, and how long steps are made before it: whatever is put in place costs most at first, and is
-there for minutes in a real run."""
-
-
-# ---- overhead --------------------------------------------------------------------------------------------
-
-
-def make_loop(width: int, depth: int, batch: int) -> Callable[[Any], None]:
-    """One step of a plain loop over a real DataLoader iterator."""
-    import torch
-    from torch import nn
-
-    torch.set_num_threads(1)
-    layers = [module for _ in range(depth) for module in (nn.Linear(width, width), nn.ReLU())]
-    model = nn.Sequential(*layers, nn.Linear(width, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    criterion = nn.CrossEntropyLoss()
-
-    def step(batches: Any) -> None:
-        x, y = next(batches)
-        optimizer.zero_grad()
-        loss = criterion(model(x[:batch]), y[:batch])
-        loss.backward()
-        optimizer.step()
-        loss.item()
-
-    return step
-
-
-def batches_of(width: int, batch: int) -> Iterator[Any]:
-    import torch
-    from torch.utils.data import DataLoader
-
-    class Endless(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
-        def __iter__(self) -> Iterator[Any]:
-            x, y = torch.randn(batch, width), torch.randint(0, 2, (batch,))
-            while True:
-                yield x, y
-
-    return iter(DataLoader(Endless(), batch_size=None))
-
-
-@contextlib.contextmanager
-def watched(*, asleep: int = 0, ready: bool = False) -> Iterator[Callable[[], None]]:
-    """Hooks and sampler as in a child of `stoker doctor --whole`, all of them or dozing; `ready` between experiments.
-
-    Yields what holds them in that state once the loader's iterator is made.
-    """
-    from stoker.observe.child import Observer
-    from stoker.observe.options import Options
-
-    with tempfile.TemporaryDirectory() as directory:
-        observer = Observer(Path(directory), Options(whole=not ready))
-        observer.start()
-        if observer.pace.probes is not None:
-            observer.pace.probes._since_ns = 1 << 62  # noqa: SLF001  none is due
-        doze = observer.recorder.doze
-
-        def hold() -> None:
-            doze.at, doze.asleep[0] = 1 << 62, asleep
-
-        try:
-            yield hold
-        finally:
-            doze.asleep[0] = 0
-            observer.finish()
-
-
-@contextlib.contextmanager
-def profiled() -> Iterator[None]:
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU]):
-        yield
-
-
-@contextlib.contextmanager
-def plain() -> Iterator[None]:
-    yield
-
-
-def overhead(shapes: list[tuple[str, int, int, int]], blocks: int) -> list[dict[str, Any]]:
-    """Wall time says what a user feels; the main thread's CPU time says it also while others use the cores.
-
-    Steps with all hooks and steps in which they doze are timed apart, in blocks that are short against the drift of the
-    machine, and put together as they come in a fast loop: so many of the one, so many of the other.
-    """
-    rows = []
-    for name, width, depth, batch in shapes:
-        step = make_loop(width, depth, batch)
-        step_s = time_block(step, plain, width, batch, 10)[1]
-        count = max(12, round(BLOCK_S / step_s))
-        awake = AWAKE / (AWAKE + DOZING) if step_s * 1e9 < FAST_NS else 1.0
-        draw = random.Random(0)
-        contexts: dict[str, Callable[[], Any]] = {
-            "plain": plain,
-            "awake": watched,
-            "asleep": functools.partial(watched, asleep=1),
-            "ready": functools.partial(watched, ready=True),
-            "profiler": profiled,
-        }
-        times: dict[str, list[tuple[float, ...]]] = {label: [] for label in contexts}
-        for _ in range(blocks):
-            order = list(contexts)
-            draw.shuffle(order)
-            for label in order:
-                times[label].append(time_block(step, contexts[label], width, batch, count))
-        pairs = zip(times["awake"], times["asleep"], strict=True)
-        times["stoker"] = [tuple(awake * a + (1 - awake) * b for a, b in zip(*pair, strict=True)) for pair in pairs]
-        added = {
-            label: [1e6 * (a[2] - b[2]) for a, b in zip(times[label], times["plain"], strict=True)]
-            for label in ("stoker", "awake", "ready")
-        }
-        low, high = interval(added["stoker"])
-        rows.append(
-            {
-                "loop": name,
-                "step_cpu_ms": statistics.median(block[1] for block in times["plain"]) * 1e3,
-                "modules": 2 * depth + 2,
-                "stoker_cpu_ratio": ratio(times, "stoker", 1),
-                "stoker_us_a_step": statistics.median(added["stoker"]),
-                "low_us": low,
-                "high_us": high,
-                "all_hooks_us": statistics.median(added["awake"]),
-                "between_experiments_us": statistics.median(added["ready"]),
-                "stoker_wall_ratio": ratio(times, "stoker", 0),
-                "profiler_cpu_ratio": ratio(times, "profiler", 1),
-                "profiler_wall_ratio": ratio(times, "profiler", 0),
-            }
-        )
-    return rows
-
-
-def ratio(times: dict[str, list[tuple[float, ...]]], label: str, column: int) -> float:
-    """The median over rounds of a block against the plain block beside it."""
-    pairs = zip(times[label], times["plain"], strict=True)
-    return statistics.median(a[column] / b[column] for a, b in pairs)
-
-
-def time_block(
-    step: Callable[[Any], None], context: Callable[[], Any], width: int, batch: int, count: int
-) -> tuple[float, ...]:
-    """Seconds of a step: medians of wall and of the thread's CPU, and the CPU of a quick one, disturbed the least.
-
-    The iterator is made inside: its hooks belong to it.
-    """
-    with context() as hold:
-        batches = batches_of(width, batch)
-        step(batches)
-        if hold is not None:
-            hold()
-        settled = time.perf_counter() + SETTLE_S
-        while time.perf_counter() < settled:
-            step(batches)
-        wall, cpu = [], []
-        for _ in range(count):
-            start, used = time.perf_counter(), time.thread_time()
-            step(batches)
-            cpu.append(time.thread_time() - used)
-            wall.append(time.perf_counter() - start)
-    return statistics.median(wall), statistics.median(cpu), statistics.quantiles(cpu, n=10)[0]
-
-
-def interval(values: list[float]) -> tuple[float, float]:
-    draw = random.Random(1)
-    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(500))
-    return medians[12], medians[487]
 
 
 # ---- accounting and forecast -----------------------------------------------------------------------------
@@ -280,13 +108,16 @@ def told(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def forecast(cases: Path | None, only: list[str], rounds: int) -> list[dict[str, Any]]:
-    """The epoch that a short run forecasts against epochs that were really run, in turns; errors are medians."""
+    """The epoch that a short run forecasts against epochs really run before it and after it; errors are medians.
+
+    The machine's own speed drifts by some percent a minute: what lies between two truths is measured against both.
+    """
     rows = []
     with tempfile.TemporaryDirectory() as work:
         for name, words, place in [*long_loops(Path(work)), *scripts(cases, Path(work))]:
             if name.startswith("plain loop,") or (only and name not in only):
                 continue
-            pairs = [forecast_once(words, place) for _ in range(rounds)]
+            pairs = forecasts(words, place, rounds)
             row: dict[str, Any] = {"script": name}
             row |= {key: statistics.median(pair[key] for pair in pairs) for key in ("doctor_s", "whole_s")}
             known = [pair for pair in pairs if pair["predicted_s"] and pair["true_s"]]
@@ -295,19 +126,30 @@ def forecast(cases: Path | None, only: list[str], rounds: int) -> list[dict[str,
                 row |= {key: statistics.median(pair[key] for pair in known) for key in ("predicted_s", "true_s")}
                 row |= {"error": statistics.median(errors), "least": min(errors), "most": max(errors)}
                 row["inside"] = f"{sum(pair['inside'] for pair in known)} of {len(pairs)}"
+                row["stolen_share"] = max(pair["stolen_share"] for pair in known)
             rows.append(row)
             print(f"  {row}", file=sys.stderr, flush=True)
     return rows
 
 
-def forecast_once(words: list[str], place: Path) -> dict[str, Any]:
-    seen, took = doctor(words, place)
-    whole, whole_took = doctor(words, place, "--whole")
-    predicted, true_s = seen.get("prediction") or {}, true_epoch_s(whole)
-    inside = bool(predicted and true_s and predicted["low_s"] <= true_s <= predicted["high_s"])
-    figures = {"predicted_s": predicted.get("epoch_s"), "true_s": true_s, "inside": inside}
-    print(f"    {figures}", file=sys.stderr, flush=True)
-    return {"doctor_s": round(took, 1), "whole_s": round(whole_took, 1), **figures}
+def forecasts(words: list[str], place: Path, rounds: int) -> list[dict[str, Any]]:
+    found = []
+    before, before_took = doctor(words, place, "--whole")
+    for _ in range(rounds):
+        seen, took = doctor(words, place)
+        after, after_took = doctor(words, place, "--whole")
+        truths = [value for value in map(true_epoch_s, (before, after)) if value is not None]
+        true_s = statistics.fmean(truths) if truths else None
+        predicted = seen.get("prediction") or {}
+        inside = bool(predicted and true_s and predicted["low_s"] <= true_s <= predicted["high_s"])
+        stolen = max(one["machine"]["stolen_share"] or 0.0 for one in (before, seen, after) if one)
+        figures = {"predicted_s": predicted.get("epoch_s"), "true_s": true_s, "truths_s": truths, "inside": inside}
+        figures["stolen_share"] = stolen  # by other virtual machines on the same host: the most of the three runs
+        print(f"    {figures}", file=sys.stderr, flush=True)
+        whole_s = round((before_took + after_took) / 2, 1)
+        found.append({"doctor_s": round(took, 1), "whole_s": whole_s, **figures})
+        before, before_took = after, after_took
+    return found
 
 
 LONG = """
@@ -411,16 +253,20 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", default=[], help="only these scripts; peers: collate, or slow, or collate/slow"
     )
-    parser.add_argument("--rounds", type=int, default=1, help="forecasts and true runs of each script, in turns")
-    parser.add_argument("--blocks", type=int, default=40)
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        help="forecasts and true runs of each script, in turns; of overhead, at least two",
+    )
+    parser.add_argument("--blocks", type=int, default=20, help="of about a second, in each round of overhead")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     parts = args.parts or ["overhead", "accounting", "forecast", "startup"]
     found: dict[str, Any] = {}
     if "overhead" in parts:
-        shapes = [("~1 ms", 128, 2, 64), ("~1 ms, 100 modules", 16, 50, 8), ("~12 ms", 512, 4, 256)]
-        found["overhead"] = overhead(shapes, args.blocks)
+        found["overhead"] = [told(overhead.measure(shape, args.blocks, max(args.rounds, 2))) for shape in SHAPES]
     if "startup" in parts:
         found["startup"] = [startup(5)]
     if "accounting" in parts:
