@@ -1,6 +1,7 @@
 """Hooks that doze over most steps of a fast loop, and the steps they did not see filled in again."""
 
 import gc
+import time
 import weakref
 from array import array
 from collections import Counter
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from stoker.observe import doze
 from stoker.observe.child import Observer
-from stoker.observe.doze import AWAKE, DOZING, FIRST, STILL
+from stoker.observe.doze import AWAKE, DOZING, FAST_NS, FIRST, STILL
 from stoker.observe.dozed import fill
 from stoker.observe.dozed_rows import with_dozed
 from stoker.observe.options import Options
@@ -83,8 +84,7 @@ def test_hooks_doze_and_every_step_has_its_parts_again(
         train(observer, lambda step, model: None, accumulate)
     track, seen = read(tmp_path / "run")
 
-    dozes = sum(code >> 1 & KIND == Kind.DOZE and not code & 1 for _, code in seen)
-    assert dozes == 2
+    assert dozes(seen) == 2
     assert ends(code for _, code in seen)[Kind.BACKWARD] == STEPS - 2 * DOZING
     counts = ends(track.codes)
     assert counts[Kind.BACKWARD] == counts[Kind.FORWARD] == counts[Kind.LOSS] == STEPS
@@ -143,7 +143,39 @@ def test_the_shorter_steps_are_the_longer_is_a_doze(tmp_path: Path, monkeypatch:
         train(observer, lambda step, model: None)
     _, seen = read(tmp_path / "run")
     assert ends(code for _, code in seen)[Kind.BACKWARD] == FIRST + AWAKE
-    assert sum(code >> 1 & KIND == Kind.DOZE and not code & 1 for _, code in seen) == 2
+    assert dozes(seen) == 2
+
+
+def dozes(seen: Events) -> int:
+    return sum(code >> 1 & KIND == Kind.DOZE and not code & 1 for _, code in seen)
+
+
+def test_hooks_do_not_doze_where_a_few_steps_take_most_of_the_time(tmp_path: Path) -> None:
+    """As where eight workers deliver eight batches at once, and then none for long: a trial went on for 20 s so."""
+    (tmp_path / "run").mkdir()
+    observer = Observer(tmp_path / "run", Options(whole=True))
+    observer.start()
+    try:
+        train(observer, lambda step, model: time.sleep(0.0 if step % 8 or step > 2 * FIRST else 8 * FAST_NS / 1e9))
+    finally:
+        observer.finish()
+    _, seen = read(tmp_path / "run")
+    early = [(at, code) for at, code in seen if at < steps_began(seen)[FIRST + AWAKE]]
+    assert not dozes(early)
+
+
+def steps_began(seen: Events) -> list[int]:
+    return [at for at, code in seen if code >> 1 & KIND == Kind.NEXT and not code & 1]
+
+
+def test_a_doze_ends_where_steps_become_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doze, "LONGEST_NS", 1_000_000)
+    with observed(tmp_path / "run", monkeypatch) as observer:
+        train(observer, lambda step, model: time.sleep(0.002))
+    track, seen = read(tmp_path / "run")
+    assert dozes(seen) > 2  # each over before its steps were
+    assert ends(code for _, code in seen)[Kind.BACKWARD] > STEPS // 2
+    assert ends(track.codes)[Kind.BACKWARD] == STEPS
 
 
 def test_hooks_do_not_doze_before_a_batch_that_was_taken_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ when the records are read, from the steps before (`dozed`). Whatever is not a pa
 
 from array import array
 from collections.abc import Callable
-from statistics import median
+from statistics import fmean
 from time import perf_counter_ns as clock
 
 from stoker.records.observed import ARG, KIND, SMALLEST_TIME, Kind
@@ -21,6 +21,8 @@ FIRST = 64
 """Steps of an epoch before the first time."""
 FAST_NS = 10_000_000
 """A longer step hardly notices its hooks."""
+LONGEST_NS = DOZING * FAST_NS
+"""No doze takes longer: steps may have become slow, and whoever wants to end the epoch asks when hooks are awake."""
 SURE = 12
 """Whole steps that have to be alike, …"""
 LONGEST_PERIOD = 4
@@ -46,13 +48,16 @@ class Doze:
         self.asleep = [0]
         """Not 0 while the hooks doze: they ask this first."""
         self.at = NEVER
-        """From which batch of the epoch on `turn` wants to be called."""
+        """From which batch of the epoch on `turn` wants to be called, …"""
+        self.until_ns = NEVER
+        """… and from when on, while hooks doze."""
         self.may: Callable[[], bool] = lambda: False
         self.changed: list[Callable[[int], None]] = []
         """Told when hooks begin to doze (1) and when they wake (0): what can be taken off costs nothing meanwhile."""
         self._loader = 0
         self._period = 0
         self._dozing = DOZING
+        self._began = 0
         self._has_sections = self._woken = False
         self._newest = array("q")
 
@@ -65,15 +70,16 @@ class Doze:
         """Before a batch is asked for: doze, or wake."""
         if self.asleep[0]:
             self.wake()
-            self._calls[0] += self._calls_a_step * self._dozing  # they were not counted, and cost as always
+            self._calls[0] += self._calls_a_step * (batches - self._began)  # they were not counted, and cost as always
             self._before = self._calls[0], batches
             self.at = batches + AWAKE
         elif loader == self._loader and self._period and not self._woken and self.may():
-            self._put(clock())
+            now = clock()
+            self._put(now)
             self._put(Kind.DOZE << 1 | self._period << ARG)
             self._set(1)
             self._calls_a_step = (self._calls[0] - self._before[0]) // max(batches - self._before[1], 1)
-            self.at = batches + self._dozing
+            self._began, self.at, self.until_ns = batches, batches + self._dozing, now + LONGEST_NS
         else:
             self._loader, self._woken = loader, False
             self._before = self._calls[0], batches
@@ -111,7 +117,7 @@ class Doze:
         if len(steps) < SURE:
             return
         codes = [codes for codes, _ in steps[-SURE:]]
-        step_ns = median(lasted for _, lasted in steps)
+        step_ns = fmean(lasted for _, lasted in steps)  # many workers deliver several at once, and then none for long
         trains = any(code >> 1 & KIND == Kind.BACKWARD for one in codes for code in one)
         self._has_sections = any(code >> 1 & KIND == Kind.NO_GRAD for one in codes for code in one)
         self._period = _period(codes) if step_ns < FAST_NS and trains else 0

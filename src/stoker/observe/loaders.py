@@ -166,9 +166,12 @@ def _dozing(kind: Any, awake: Any, recorder: Recorder, patches: Patches, pace: P
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:  # noqa: N807
+        now = clock()
+        if now >= doze.until_ns:
+            doze.at = 0
         if self._stoker_epoch is not epoch or epoch.batches >= doze.at:
             return awake(self)
-        put(clock())
+        put(now)
         put(begin)
         try:
             batch = original(self)
