@@ -76,6 +76,14 @@ def ends(codes: Any) -> Counter[Kind]:
     return Counter(Kind(code >> 1 & KIND) for code in codes if code & 1)
 
 
+def dozes(seen: Events) -> int:
+    return sum(code >> 1 & KIND == Kind.DOZE and not code & 1 for _, code in seen)
+
+
+def steps_began(seen: Events) -> list[int]:
+    return [at for at, code in seen if code >> 1 & KIND == Kind.NEXT and not code & 1]
+
+
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_hooks_doze_and_every_step_has_its_parts_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int
@@ -146,10 +154,6 @@ def test_the_shorter_steps_are_the_longer_is_a_doze(tmp_path: Path, monkeypatch:
     assert dozes(seen) == 2
 
 
-def dozes(seen: Events) -> int:
-    return sum(code >> 1 & KIND == Kind.DOZE and not code & 1 for _, code in seen)
-
-
 def test_hooks_do_not_doze_where_a_few_steps_take_most_of_the_time(tmp_path: Path) -> None:
     """As where eight workers deliver eight batches at once, and then none for long: a trial went on for 20 s so."""
     (tmp_path / "run").mkdir()
@@ -164,18 +168,35 @@ def test_hooks_do_not_doze_where_a_few_steps_take_most_of_the_time(tmp_path: Pat
     assert not dozes(early)
 
 
-def steps_began(seen: Events) -> list[int]:
-    return [at for at, code in seen if code >> 1 & KIND == Kind.NEXT and not code & 1]
-
-
 def test_a_doze_ends_where_steps_become_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doze, "LONGEST_NS", 1_000_000)
     with observed(tmp_path / "run", monkeypatch) as observer:
         train(observer, lambda step, model: time.sleep(0.002))
     track, seen = read(tmp_path / "run")
     assert dozes(seen) > 2  # each over before its steps were
-    assert ends(code for _, code in seen)[Kind.BACKWARD] > STEPS // 2
+    assert ends(code for _, code in seen)[Kind.BACKWARD] > 0.8 * STEPS
     assert ends(track.codes)[Kind.BACKWARD] == STEPS
+
+
+def test_what_a_script_puts_around_the_loader_meanwhile_does_not_keep_hooks_dozing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind: Any = torch.utils.data.dataloader._BaseDataLoaderIter
+    monkeypatch.setattr(doze, "LONGEST_NS", 1_000_000)
+    wrapped: list[int] = []
+
+    def wrap(step: int, _: torch.nn.Module) -> None:
+        time.sleep(0.002)
+        if observer.recorder.doze.asleep[0] and not wrapped:
+            wrapped.append(step)
+            inner = kind.__next__
+            kind.__next__ = lambda self: (inner(self),)[0]  # the observer's end takes it off again
+
+    with observed(tmp_path / "run", monkeypatch) as observer:
+        train(observer, wrap)
+    _, seen = read(tmp_path / "run")
+    assert wrapped
+    assert ends(code for _, code in seen)[Kind.BACKWARD] > 0.8 * STEPS
 
 
 def test_hooks_do_not_doze_before_a_batch_that_was_taken_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

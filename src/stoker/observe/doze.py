@@ -74,12 +74,11 @@ class Doze:
             self._before = self._calls[0], batches
             self.at = batches + AWAKE
         elif loader == self._loader and self._period and not self._woken and self.may():
-            now = clock()
-            self._put(now)
+            self._put(clock())
             self._put(Kind.DOZE << 1 | self._period << ARG)
             self._set(1)
             self._calls_a_step = (self._calls[0] - self._before[0]) // max(batches - self._before[1], 1)
-            self._began, self.at, self.until_ns = batches, batches + self._dozing, now + LONGEST_NS
+            self._began, self.at = batches, batches + self._dozing
         else:
             self._loader, self._woken = loader, False
             self._before = self._calls[0], batches
@@ -94,6 +93,7 @@ class Doze:
 
     def _set(self, asleep: int) -> None:
         self.asleep[0] = asleep
+        self.until_ns = clock() + LONGEST_NS if asleep else NEVER
         for tell in self.changed:
             tell(asleep)
 
