@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scripts import LIGHT
 from stoker.commands.tune.investigate import Found
@@ -15,7 +17,7 @@ from stoker.trial import cold
 from stoker.trial.command import Command
 from stoker.trial.journal import Entry, Journal
 from stoker.trial.limits import choose
-from stoker.trial.measure import LOSSES, Manner, Sample, measure, opened_files
+from stoker.trial.measure import LOSSES, Manner, Sample, making_s, measure, opened_files
 
 SCRIPT = (
     LIGHT
@@ -139,6 +141,47 @@ def test_batches_that_lay_ready_do_not_make_an_epoch_shorter_than_making_them_ta
     assert sample.steps < 60
     assert sample.step_s is not None
     assert sample.step_s > 0.045  # a worker sleeps 0.05 s for each
+
+
+@given(
+    cycles=st.lists(st.floats(0.1, 20), min_size=1, max_size=9),
+    watched=st.floats(1, 5),
+    offset=st.floats(0, 1),
+    together=st.booleans(),
+)
+def test_the_pace_of_workers_does_not_depend_on_when_watching_ends(
+    cycles: list[float], watched: float, offset: float, together: bool
+) -> None:
+    """All at once or one after the other; the last look may come just after a burst, or just before the next."""
+    cycles = [cycles[0]] * len(cycles) if together else cycles
+    last_s = (watched + 1) * max(cycles)
+    made: list[list[tuple[int, int]]] = []
+    for number, cycle_s in enumerate(cycles):
+        first_s = cycle_s * (1 if together else 1 - offset * number / len(cycles))
+        ends_s = [first_s + n * cycle_s for n in range(int((last_s - first_s) / cycle_s) + 1)]
+        made.append([(round((end_s - cycle_s) * 1e9), round(end_s * 1e9)) for end_s in ends_s])
+    came_ns = min(own[0][1] for own in made)
+    rate = sum(1 / cycle_s for cycle_s in cycles)
+    assert making_s(made, came_ns, 100_000) == pytest.approx(100_000 / rate, rel=0.01)
+    seen = sum(map(len, made))
+    assert making_s(made, came_ns, seen) == (max(own[-1][1] for own in made) - came_ns) / 1e9, "a whole epoch"
+
+
+def test_workers_that_made_one_batch_have_no_pace_yet() -> None:
+    assert making_s([[(1, 5)], [(1, 6)]], 5, 100) is None
+    assert making_s([], 5, 100) is None
+
+
+def test_workers_that_deliver_all_at_once_are_as_fast_as_their_rounds(tmp_path: Path) -> None:
+    """Eight of them, a second for each batch: the first eight come at once, and a trial sees little more."""
+    slow = DEEP.replace("time.sleep(0.05)", "time.sleep(1)").replace("if step else 3", "")
+    slow = slow.replace("num_workers=1, prefetch_factor=64", "num_workers=8, prefetch_factor=1")
+    (tmp_path / "train.py").write_text(LIGHT + slow)
+    command = Command([sys.executable, str(tmp_path / "train.py")])
+    sample = measure(command, {}, tmp_path / "rounds", choose(seconds=120), Manner(0.5))
+    assert sample.steps < 40
+    assert sample.step_s is not None
+    assert sample.step_s > 0.12  # eight batches a second
 
 
 def test_a_recorded_device_takes_the_place_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,10 @@
 
 import json
 import time
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean, harmonic_mean
 from typing import Any
 
 import psutil
@@ -271,20 +270,32 @@ def _step_s(seen: Observation, named: Attribution, device_s: float) -> float | N
 
 
 def _making_s(seen: Observation, named: Attribution, length: int) -> float:
-    """What workers need for the batches of an epoch that are not made when the first one comes; 0 without workers."""
+    """What workers need for an epoch after its first batch has come, on average over the epochs; 0 without workers."""
     makers = [one for one in train_workers(seen, seen.tracks[0], named) if one.worker is not None]
-    ends = sorted(batch.end_ns for maker in makers for batch in maker.batches)
-    before: list[int] = []
-    made, making_s = 0, 0.0
+    found = []
     for one, _ in passes_of(named):
         came_ns = one.start_ns + round(one.first_batch_s * 1e9)
-        first, last = bisect_right(ends, came_ns), bisect_right(ends, one.end_ns)
-        before.append(first - bisect_right(ends, one.start_ns))
-        made += last - first
-        making_s += (ends[last - 1] - came_ns) / 1e9 if last > first else 0.0
-    if made < max(len(makers), FEWEST_STEPS):
-        return 0.0
-    return max(length - median(before), 0.0) * making_s / made
+        made = [
+            [(batch.begin_ns, batch.end_ns) for batch in maker.batches if one.start_ns < batch.end_ns <= one.end_ns]
+            for maker in makers
+        ]
+        found.append(making_s([own for own in made if own], came_ns, length))
+    known = [seconds for seconds in found if seconds is not None]
+    return fmean(known) if known else 0.0
+
+
+def making_s(made: Sequence[Sequence[tuple[int, int]]], came_ns: int, length: int) -> float | None:
+    """Seconds from the first batch on until all of an epoch's are made, from begin and end of each worker's first ones.
+
+    Those that were seen took what they took, the others are made as fast as each worker made its later ones. How many
+    were made in the time that was watched says less: slow workers all deliver at once and then none does for a while,
+    and watching ends anywhere in that. None where no worker made two.
+    """
+    paces = [fmean(end - begin for begin, end in own[1:]) / 1e9 for own in made if len(own) > 1]
+    if not paces or min(paces) <= 0:
+        return None
+    left = max(length - sum(map(len, made)), 0)
+    return max(max(own[-1][1] for own in made) - came_ns, 0) / 1e9 + left * harmonic_mean(paces) / len(made)
 
 
 def _notes(directory: Path) -> Iterator[dict[str, Any]]:
