@@ -12,7 +12,6 @@ import torch
 
 from stoker.errors import ClosedError, DataError
 from stoker.loader.cores import use_one_core
-from stoker.loader.scratch import of_thread
 from stoker.loader.source import augment
 from stoker.loader.source.blocks import Ints
 from stoker.loader.source.decode import Decoder, Pixels, Strip
@@ -57,11 +56,11 @@ class ImageReader:
         labels.copy_(torch.from_numpy(self._labels[rows]))
         return {"image": images, "label": labels, "key": self._manifest.keys.take(rows).to_pylist()}
 
-    def part(self, take: Take, at: int, row: int, numbers: Any) -> Pixels:
+    def part(self, data: Any, row: int, numbers: Any) -> Pixels:
         """One image, decoded and cut."""
         if self._closed:
             raise ClosedError("the loader was closed while a batch was made")
-        return self._decoder.part(take.read(at, of_thread("read")), numbers, lambda: self._manifest.address(row))
+        return self._decoder.part(data, numbers, lambda: self._manifest.address(row))
 
     def close(self) -> None:
         """End the threads."""
@@ -90,19 +89,18 @@ class _Work:
         for start, stop in self._pieces:
             if self._stopped:
                 return
-            # They are asked for in this order: whoever wakes for the last one need not wake for each.
-            self._take.sleep(stop - 1)
             try:
+                read = self._take(start, stop)
                 for at in range(start, stop):
-                    self._add(strip, at)
+                    self._add(strip, at, read)
                 strip.flush()
             except BaseException:
                 self._stopped = True
                 raise
 
-    def _add(self, strip: Strip, at: int) -> None:
+    def _add(self, strip: Strip, at: int, read: Callable[[int], Any]) -> None:
         try:
-            part = self._reader.part(self._take, at, self._rows[at], self._numbers[at])
+            part = self._reader.part(read(at), self._rows[at], self._numbers[at])
         except DataError as error:
             self.failed[at] = error
         else:

@@ -52,6 +52,11 @@ class Manifest:
         """The object's whole address, for people."""
         return f"{self.url.rstrip('/')}/{self.key(row)}"
 
+    def addresses(self, rows: Ints) -> list[str]:
+        """Of several objects."""
+        home = self.url.rstrip("/")
+        return [f"{home}/{key}" for key in self.keys.take(rows).to_pylist()]
+
     def span(self, row: int) -> tuple[str, int, int]:
         """The object's key, and where it begins and ends."""
         return self.key(row), 0, int(self.sizes[row])

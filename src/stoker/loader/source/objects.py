@@ -1,26 +1,25 @@
 """Where the bytes of images come from: files of this machine, or objects of a store that are asked for ahead."""
 
 import os
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
 
 from stoker.errors import EmptyFileError, TruncatedError, VanishedError
 from stoker.loader.cache import Cache
-from stoker.loader.scratch import Scratch
+from stoker.loader.scratch import of_thread
 from stoker.loader.source.ahead import Ahead
 from stoker.loader.source.blocks import Ints
+from stoker.loader.source.files import read_files
 from stoker.loader.source.interface import Place
 from stoker.loader.source.manifest import Manifest
 from stoker.loader.source.transfer import Want
 
-
-class Take(NamedTuple):
-    """One batch's images."""
-
-    read: Callable[[int, Scratch], Any]
-    """Gives the bytes of the i-th one, in the scratch memory or not."""
-    sleep: Callable[[int], None] = lambda _: None
-    """Returns when the i-th one is here, or cannot be had."""
+Take = Callable[[int, int], Callable[[int], Any]]
+"""Brings the images from the i-th to before the j-th of a batch, and gives what tells the bytes of each of them, in
+memory of the calling thread or not."""
 
 
 class Objects(Protocol):
@@ -41,24 +40,26 @@ class LocalObjects:
 
     def batch(self, place: Place, rows: Ints) -> Take:
         """What reads the batch's files."""
-        return Take(lambda at, scratch: self._read(int(rows[at]), scratch))
+        return partial(self._bring, self._manifest.addresses(rows), self._manifest.sizes[rows])
 
-    def _read(self, row: int, scratch: Scratch) -> memoryview:
-        path, size = self._manifest.address(row), int(self._manifest.sizes[row])
-        view = scratch.room(size + 1)
-        try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise VanishedError(path, f"the file cannot be opened any more ({error.strerror})") from error
-        try:
-            got = os.readv(file, [view])
-        finally:
-            os.close(file)
-        if not got:
-            raise EmptyFileError(path, "the file is empty; expected an image")
-        if got < size:
-            raise TruncatedError(path, f"was cut short while in use: {size} bytes were there, {got} are")
-        return view[:got]
+    @staticmethod
+    def _bring(paths: Sequence[str], sizes: Ints, start: int, stop: int) -> Callable[[int], memoryview]:
+        rooms = sizes[start:stop] + 1
+        view = of_thread("read").room(int(rooms.sum()))
+        got = read_files(paths[start:stop], rooms, view)
+        begins = (np.cumsum(rooms) - rooms).tolist()
+
+        def read(at: int) -> memoryview:
+            path, size, came, begin = paths[at], int(sizes[at]), got[at - start], begins[at - start]
+            if came < 0:
+                raise VanishedError(path, f"the file cannot be read any more ({os.strerror(-came)})")
+            if not came:
+                raise EmptyFileError(path, "the file is empty; expected an image")
+            if came < size:
+                raise TruncatedError(path, f"was cut short while in use: {size} bytes were there, {came} are")
+            return view[begin : begin + came]
+
+        return read
 
     def close(self) -> None:
         """Nothing is read ahead: the system does."""
@@ -74,31 +75,31 @@ class RemoteObjects:
     def batch(self, place: Place, rows: Ints) -> Take:
         """What waits for the batch's objects, or reads them from the cache."""
         wants = self._ahead.batch(place, rows)
-        if not wants:
-            return Take(lambda at, scratch: self._cached(int(rows[at]), scratch))
 
-        def read(at: int, scratch: Scratch) -> Any:
+        def read(at: int) -> Any:
             want = wants.get(at)
-            return self._cached(int(rows[at]), scratch) if want is None else self._take(want, scratch)
+            return self._cached(int(rows[at])) if want is None else self._take(want)
 
-        def sleep(at: int) -> None:
-            if at in wants:
-                wants[at].sleep()
+        def bring(_: int, stop: int) -> Callable[[int], Any]:
+            # They are asked for in this order: whoever wakes for the last one need not wake for each.
+            if (last := wants.get(stop - 1)) is not None:
+                last.sleep()
+            return read
 
-        return Take(read, sleep)
+        return bring
 
-    def _take(self, want: Want, scratch: Scratch) -> Any:
+    def _take(self, want: Want) -> Any:
         try:
             data = want.wait()
-            return self._cached(want.row, scratch) if data is None else data
+            return self._cached(want.row) if data is None else data
         finally:
             self._ahead.used(want)
 
-    def _cached(self, row: int, scratch: Scratch) -> Any:
+    def _cached(self, row: int) -> Any:
         assert self._cache is not None
         assert self._files is not None
         while (
-            data := self._cache.read(row, scratch, self._files)
+            data := self._cache.read(row, of_thread("read"), self._files)
         ) is None:  # it was there, and is not, or is not as it should be
             fresh = self._ahead.again(row)
             try:

@@ -19,7 +19,7 @@ _FEW = 8
 """So few runs are copied one by one."""
 
 
-def _compiled(name: str, arguments: int) -> Any:
+def compiled(name: str, arguments: int) -> Any:
     """A function of `runs.c`, all of whose arguments are addresses or counts; None where it was not compiled."""
     try:
         found = getattr(ctypes.CDLL(str(Path(__file__).with_name("libruns.so"))), name)
@@ -29,7 +29,7 @@ def _compiled(name: str, arguments: int) -> Any:
     return found
 
 
-_copy_runs, _copy_parts = _compiled("stoker_runs", 4), _compiled("stoker_parts", 6)
+_copy_runs, _copy_parts = compiled("stoker_runs", 4), compiled("stoker_parts", 6)
 
 
 class _Span:
