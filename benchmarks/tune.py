@@ -30,7 +30,7 @@ from stoker.records import Value
 from stoker.records.tuning import Interval, Round
 from stoker.trial.command import Command
 from stoker.trial.limits import choose
-from stoker.trial.measure import Manner, measure
+from stoker.trial.measure import Manner, Sample, measure
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "benchmarks" / "out" / "tune"
@@ -162,12 +162,11 @@ class Bench:
         left = [knobs for knobs in self.points if knobs not in done]
         random.Random(len(done)).shuffle(left)
         for knobs in left:
-            sample_s, seconds = self.measure(knobs)
-            measured.append({"knobs": knobs, "sample_s": sample_s, "seconds": seconds})
+            sample, seconds = self.measure(knobs)
+            point = {"knobs": knobs, "sample_s": sample.sample_s, "is_later": sample.is_later, "seconds": seconds}
+            measured.append(point)
             self.save()
-            print(
-                f"{self.case.name} {len(measured)}/{len(self.points)}: {knobs}: {sample_s}", file=sys.stderr, flush=True
-            )
+            print(f"{self.case.name} {len(measured)}/{len(self.points)}: {point}", file=sys.stderr, flush=True)
 
     def side_by_side(self) -> None:
         """The user's own setting, what tune kept and the grid's best, in turns."""
@@ -179,18 +178,20 @@ class Bench:
         while len(rounds) < ROUNDS:
             names = list(sides)
             random.Random(len(rounds)).shuffle(names)
-            rounds.append({name: self.measure(sides[name])[0] for name in names})
+            found = {name: self.measure(sides[name])[0] for name in names}
+            like = next((one for one in found.values() if not one.is_later), found["own"])  # of the first epoch, or not
+            rounds.append({name: one.sample_beside(like) for name, one in found.items()})
             self.save()
 
-    def measure(self, knobs: Mapping[str, Value]) -> tuple[float | None, float]:
-        """Seconds a sample, and what measuring it took."""
+    def measure(self, knobs: Mapping[str, Value]) -> tuple[Sample, float]:
+        """One process, and what measuring it took."""
         place = self.home / "point"
         shutil.rmtree(place, ignore_errors=True)
         began = time.monotonic()
         command = Command([sys.executable, *self.case.command])
         manner = Manner(float(self.steady.removesuffix("s")))
         sample = measure(command, knobs, place, choose(seconds=LONGEST_S), manner)
-        return sample.sample_s, time.monotonic() - began
+        return sample, time.monotonic() - began
 
 
 def environment() -> dict[str, str]:

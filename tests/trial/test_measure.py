@@ -15,9 +15,10 @@ from stoker.observe.pace import TRIAL_STEPS
 from stoker.records import DeviceProfile, Value, encode
 from stoker.trial import cold
 from stoker.trial.command import Command
+from stoker.trial.epochs import making_s
 from stoker.trial.journal import Entry, Journal
 from stoker.trial.limits import choose
-from stoker.trial.measure import LOSSES, Manner, Sample, making_s, measure, opened_files
+from stoker.trial.measure import LOSSES, Manner, Sample, measure, opened_files
 
 SCRIPT = (
     LIGHT
@@ -182,6 +183,63 @@ def test_workers_that_deliver_all_at_once_are_as_fast_as_their_rounds(tmp_path: 
     assert sample.steps < 40
     assert sample.step_s is not None
     assert sample.step_s > 0.12  # eight batches a second
+
+
+COLD = """
+import os, sys, time, torch
+from pathlib import Path
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+kept = Path(f"kept-{os.getpid()}")
+kept.mkdir()
+
+class Data(Dataset):
+    def __len__(self):
+        return 20
+    def __getitem__(self, i):
+        if not (kept / str(i)).exists():
+            time.sleep(0.1)
+            (kept / str(i)).touch()
+        return torch.zeros(2)
+
+model = nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+valid = DataLoader(Data(), batch_size=1)
+loader = DataLoader(Data(), batch_size=1, shuffle=True, num_workers=int(sys.argv[1]))
+for epoch in range(1000):
+    for x in loader:
+        model(x).sum().backward(); optimizer.step(); optimizer.zero_grad()
+    with torch.no_grad():
+        by_hand = iter(valid)
+        for _ in range(20):
+            model(next(by_hand))
+"""
+
+
+def test_a_first_epoch_that_fills_a_cache_is_not_held_against_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone it takes 2 s, with four workers half a second; after that nobody waits for anything."""
+    (tmp_path / "train.py").write_text(LIGHT + COLD)
+    monkeypatch.chdir(tmp_path)
+    slow, fast = (
+        measure(Command([sys.executable, "train.py", n]), {}, tmp_path / f"{n}", choose(seconds=120), Manner(3.0))
+        for n in ("0", "4")
+    )
+    for one in (slow, fast):
+        assert one.is_later
+        assert one.epochs > 1
+        assert one.step_s is not None
+        assert one.first_step_s is not None
+        assert one.step_s < one.first_step_s
+    assert slow.first_step_s is not None
+    assert slow.first_step_s >= 0.1
+    assert slow.pipeline is not None
+    assert max(slow.pipeline.wait_s) < 0.1, "what is simulated is a later epoch too"
+    cut = replace(fast, is_later=False, step_s=fast.first_step_s)
+    assert slow.step_beside(fast) == slow.step_s
+    assert (slow.step_beside(cut), cut.step_beside(slow)) == (slow.first_step_s, fast.first_step_s)
 
 
 def test_a_recorded_device_takes_the_place_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ was made, the match is not believed.
 """
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -78,10 +78,20 @@ def matched(made: Sequence[Made], named: Attribution, used_up: Sequence[tuple[in
 
 def passes_of(named: Attribution) -> list[tuple[Pass, range]]:
     """Each training pass with the numbers of its steps."""
-    trains = [one for one in named.passes if one.is_train and one.batches]
-    trains = [one for one in trains if one.loader == trains[0].loader]
     starts = [step.start_ns for step in named.steps]
-    return [(one, range(bisect_left(starts, one.start_ns), bisect_right(starts, one.end_ns))) for one in trains]
+    return [
+        (one, range(bisect_left(starts, one.start_ns), bisect_right(starts, one.end_ns))) for one in train_passes(named)
+    ]
+
+
+def train_passes(named: Attribution) -> list[Pass]:
+    """The passes of the loader that the steps were counted by."""
+    train = [one for one in named.passes if one.is_train and one.batches]
+    batches: Counter[int] = Counter()
+    for one in train:
+        batches[one.loader] += one.batches
+    primary = max(batches, key=batches.__getitem__, default=None)
+    return [one for one in train if one.loader == primary]
 
 
 def taken_ns(step: Step) -> int:

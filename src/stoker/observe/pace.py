@@ -96,6 +96,7 @@ class Pace:
         self._first_step_ns = 0
         self._fed = self._unfed_steps = 0
         self._watched_ns = 0
+        self._is_later = False  # than its first epoch of training
         self._optimizers = 0
         self._passes: Counter[int] = Counter()
         self._ranks = Ranks(directory)
@@ -150,6 +151,8 @@ class Pace:
             trains and self._ranks.several and self._is_long_enough(now_ns)
         ):
             return END
+        if enough and not trains and not self._cycle and not epoch.bearable:
+            return END  # what a trial came to see lies behind a validation that must not be cut
         return CUT if epoch.bearable and (enough or late) else ""
 
     def _is_late(self, epoch: Epoch, now_ns: int) -> bool:
@@ -158,7 +161,15 @@ class Pace:
         return now_ns - self.loop_ns > self._budget_ns and epoch.batches >= (self._steps or FEWEST_STEPS)
 
     def _is_watched(self, epoch: Epoch, now_ns: int) -> bool:
-        """True if a trial has seen enough since its first batch came: starting workers is none of its steady time."""
+        """True if a trial has seen enough since its first batch came: starting workers is none of its steady time.
+
+        What fills a cache or compiles makes the first epoch unlike the others: where that comes to its end in time, the
+        next is watched for as long.
+        """
+        if self.cycles and not self._is_later:
+            self._is_later, self._watched_ns = True, 0
+        if not self.cycles and _is_nearly_over(epoch):
+            return False
         if not self._watched_ns and epoch.batches:
             self._watched_ns = now_ns
         spent_ns = now_ns - self._watched_ns if self._watched_ns else 0
@@ -231,8 +242,8 @@ class Pace:
         raise Enough
 
     def _had_enough(self, epoch: Epoch, trains: bool, seconds: float) -> bool:
-        if epoch.length is not None and epoch.length - epoch.batches - epoch.aside <= max(2, epoch.length // 10):
-            return False  # the rest is short, and a whole epoch is worth more than a forecast
+        if _is_nearly_over(epoch):
+            return False  # a whole epoch is worth more than a forecast
         if not self._cycle and trains:  # it ends when the budget is spent
             return self._epoch_s is not None and seconds >= self._epoch_s and epoch.batches >= FEWEST_STEPS
         if not trains:
@@ -255,6 +266,11 @@ class Pace:
             return False
         seconds = (now_ns - self.loop_ns) / 1e9
         return seconds * 1e9 > self._budget_ns or (self.cycles >= CYCLES and seconds > CYCLES_S)
+
+
+def _is_nearly_over(epoch: Epoch) -> bool:
+    """True if the rest of it is short."""
+    return epoch.length is not None and epoch.length - epoch.batches - epoch.aside <= max(2, epoch.length // 10)
 
 
 class Ranks:

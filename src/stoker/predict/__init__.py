@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stoker.attribute.batches import train_passes
 from stoker.attribute.steady import quantile
 from stoker.records.attributed import Attribution, Pass
 from stoker.records.diagnosis import Prediction
@@ -56,7 +57,7 @@ def forecast(seen: Attribution, epochs: int | None, stolen_share: float | None =
 
 def epoch_parts(seen: Attribution) -> Parts | None:
     """A typical epoch: what comes once in it, and steady steps for the rest of its length."""
-    train = _train_passes(seen)
+    train = train_passes(seen)
     length = next((one.length for one in train if one.length), None)
     if seen.steady is None or not train or length is None:
         return None
@@ -72,15 +73,6 @@ def epoch_parts(seen: Attribution) -> Parts | None:
         between_s=_mean(seen.between_s) if seen.between_s else _mean([one.retire_s for one in train]),
         steady_steps=steady_steps,
     )
-
-
-def _train_passes(seen: Attribution) -> list[Pass]:
-    """The passes of the loader that the steps were counted by."""
-    train = [one for one in seen.passes if one.is_train and one.batches]
-    if not train:
-        return []
-    primary = max({one.loader for one in train}, key=lambda loader: sum(p.batches for p in train if p.loader == loader))
-    return [one for one in train if one.loader == primary]
 
 
 def _head(seen: Attribution) -> tuple[float, int]:

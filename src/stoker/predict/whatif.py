@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from stoker.attribute.batches import train_passes
+from stoker.attribute.excise import Clock, windows_of
 from stoker.errors import UsageError
 from stoker.predict import epoch_parts
 from stoker.predict.pipeline import PIECES, Pipeline, epoch_step_s
@@ -29,9 +31,10 @@ def measured(seen: Observation, named: Attribution, peak_bytes: int | None = Non
     if facts is None or steady is None:
         raise UsageError("this run has no steady steps fed by a DataLoader; what-if needs both")
     makers = [one for one in seen.workers if one.loader in (facts.loader, None)]
-    batches = [batch for maker in makers for batch in maker.batches]
+    batches: Sequence[WorkerBatch] = [batch for maker in makers for batch in maker.batches]
     if len(batches) < FEWEST_BATCHES:
         raise UsageError(f"only {len(batches)} batches were seen being made; what-if needs {FEWEST_BATCHES}")
+    batches = _of_later_epochs(seen, named, batches)
     worker_bytes = _worker_bytes(seen.meters, makers, facts)
     cores = seen.machine.quota_cores or float(seen.machine.cores)
     share = _share_of_a_core(batches) if facts.num_workers < cores else 1.0
@@ -54,6 +57,14 @@ def measured(seen: Observation, named: Attribution, peak_bytes: int | None = Non
         pieces=min(PIECES, max(batch.samples for batch in batches) or 1),
     )
     return replace(pipeline, **_epoch(named, facts, pipeline.make_s, share))
+
+
+def _of_later_epochs(seen: Observation, named: Attribution, batches: Sequence[WorkerBatch]) -> Sequence[WorkerBatch]:
+    """Without those of the first epoch, which may have filled a cache for the others; all, if there are too few."""
+    starts = [one.start_ns for one in train_passes(named)]
+    clock = Clock(windows_of(seen.tracks[0]))
+    later = [batch for batch in batches if len(starts) > 1 and clock.read(batch.begin_ns) >= starts[1]]
+    return later if len(later) >= FEWEST_BATCHES else batches
 
 
 def _cpu_s(batch: WorkerBatch) -> float:

@@ -231,7 +231,7 @@ class Contest:
             output = self._directory / f"{self.processes:03}" / "output.txt"
             raise no_reference(sample.outcome, sample.steps, output, runs_before=len(self.own_references))
         if self.references:
-            self._against_itself.append(Round((_rate(self.references[-1]),), (_rate(sample),)))
+            self._against_itself.append(_side_by_side(self.references[-1], sample))
         self.references.append(sample)
         if not self.base:
             self.own_references.append(sample)
@@ -273,7 +273,7 @@ class Contest:
         for one in opened:
             one.references.append(reference)
             if one.failure is None:
-                one.rounds.append(Round((_rate(reference),), (_rate(one.samples[-1]),)))
+                one.rounds.append(_side_by_side(reference, one.samples[-1]))
                 self._judge(one, last=False)
             self._listener.judged(one)
 
@@ -379,9 +379,12 @@ def _unheard(one: Candidate, sample: Sample) -> tuple[Decision, str] | None:
     return None
 
 
-def _rate(sample: Sample) -> float:
-    assert sample.sample_s is not None
-    return sample.sample_s
+def _side_by_side(reference: Sample, sample: Sample) -> Round:
+    """Seconds a sample of both, in epochs that are alike: a cold one says nothing about a warm one."""
+    before_s, after_s = reference.sample_beside(sample), sample.sample_beside(reference)
+    assert before_s is not None
+    assert after_s is not None
+    return Round((before_s,), (after_s,))
 
 
 def _is_measured(entry: Entry) -> bool:

@@ -2,16 +2,14 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, harmonic_mean
 from typing import Any
 
 import psutil
 
 from stoker.attribute import attribute
-from stoker.attribute.batches import passes_of, train_workers
 from stoker.errors import UsageError
 from stoker.observe.launch import prepare
 from stoker.observe.meters import Meters
@@ -28,10 +26,9 @@ from stoker.records.observed import LoaderFacts, Observation, Value
 from stoker.records.tuning import Limits, Outcome
 from stoker.trial import guard
 from stoker.trial.command import Command
+from stoker.trial.epochs import FEWEST_STEPS, Pace, pace
 from stoker.trial.protocol import Usage
 
-FEWEST_STEPS = 4
-"""Fewer steps than this say nothing about a rate; where steps are fast, a run is watched for many more."""
 LOSSES = 20
 """Of the first steps, kept to see whether a knob changes what is trained."""
 MOST_BATCHES = 400
@@ -56,8 +53,9 @@ class Manner:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One process. `step_s` is the whole epoch's seconds a step, its first batch spread over it; None if not reached.
+    """One process. `step_s` is an epoch's seconds a step, its first batch spread over it; None if not reached.
 
+    It is that of later epochs, if some were seen (`is_later`); `first_step_s` is the first one's.
     `before` holds what each knob was before it was set; `refused` says why knobs could not be set; `memory_failed` that
     the script itself ended because memory was short. `first_batch_s` and `epochs` are of training.
     """
@@ -79,6 +77,8 @@ class Sample:
     device: str | None = None
     ended_itself: bool = False  # it was over before it had been watched for as long as wanted
     wait_share: float | None = None  # of steady steps, waiting for data
+    first_step_s: float | None = None
+    is_later: bool = False
 
     @property
     def is_short(self) -> bool:
@@ -89,6 +89,15 @@ class Sample:
     def sample_s(self) -> float | None:
         """Seconds a sample, so that batches of different sizes can be compared; a step's, where none is known."""
         return None if self.step_s is None else self.step_s / (self.batch_size or 1)
+
+    def step_beside(self, other: "Sample") -> float | None:
+        """Seconds a step in an epoch like the other's: a later one if both have seen some, else the first."""
+        return self.step_s if self.is_later == other.is_later else self.first_step_s or self.step_s
+
+    def sample_beside(self, other: "Sample") -> float | None:
+        """The same for a sample."""
+        step_s = self.step_beside(other)
+        return None if step_s is None else step_s / (self.batch_size or 1)
 
 
 def measure(
@@ -200,10 +209,11 @@ def _sample(place: Path, outcome: Outcome) -> Sample:
     train = [one for one in named.passes if one.is_train and one.batches]
     parts = epoch_parts(named)
     pipeline = _pipeline(seen, named, outcome.host_peak_bytes)
-    device_s = pipeline.device_s if pipeline else None
+    is_enough = finished and len(named.steps) >= FEWEST_STEPS
+    found = pace(seen, named, pipeline.device_s if pipeline else 0.0) if is_enough else Pace(None)
     return Sample(
         outcome=outcome,
-        step_s=_step_s(seen, named, device_s or 0.0) if finished and len(named.steps) >= FEWEST_STEPS else None,
+        step_s=found.first_s if found.later_s is None else found.later_s,
         steps=len(named.steps),
         batch_size=loader.batch_size if loader else None,
         loader=loader,
@@ -219,6 +229,8 @@ def _sample(place: Path, outcome: Outcome) -> Sample:
         device=track.device,
         ended_itself=finished and not (place / ENOUGH).exists(),
         wait_share=_wait_share(named),
+        first_step_s=found.first_s,
+        is_later=found.later_s is not None,
     )
 
 
@@ -252,50 +264,6 @@ def _pipeline(seen: Observation, named: Attribution, peak_bytes: int | None) -> 
         return None
     every = max(len(found.work_s) // MOST_BATCHES, 1)
     return found.thinned(every)
-
-
-def _step_s(seen: Observation, named: Attribution, device_s: float) -> float | None:
-    """Seconds a step over a whole epoch: its first batch, its head and its steady steps.
-
-    A loop that waits for its device only now and then queues steps faster than they are done: they take at least what
-    the device was busy with one. Nor can an epoch be over before its batches are made, however many lay ready for the
-    steps that were seen.
-    """
-    parts = epoch_parts(named)
-    if parts is None:
-        return max(named.steady.mean_step_s, device_s) if named.steady else None
-    length = next(one.length for one in named.passes if one.is_train and one.length)
-    after_s = max(parts.head_s + parts.steady_s, _making_s(seen, named, length))
-    return parts.first_batch_s / length + max(after_s / length, device_s)
-
-
-def _making_s(seen: Observation, named: Attribution, length: int) -> float:
-    """What workers need for an epoch after its first batch has come, on average over the epochs; 0 without workers."""
-    makers = [one for one in train_workers(seen, seen.tracks[0], named) if one.worker is not None]
-    found = []
-    for one, _ in passes_of(named):
-        came_ns = one.start_ns + round(one.first_batch_s * 1e9)
-        made = [
-            [(batch.begin_ns, batch.end_ns) for batch in maker.batches if one.start_ns < batch.end_ns <= one.end_ns]
-            for maker in makers
-        ]
-        found.append(making_s([own for own in made if own], came_ns, length))
-    known = [seconds for seconds in found if seconds is not None]
-    return fmean(known) if known else 0.0
-
-
-def making_s(made: Sequence[Sequence[tuple[int, int]]], came_ns: int, length: int) -> float | None:
-    """Seconds from the first batch on until all of an epoch's are made, from begin and end of each worker's first ones.
-
-    Those that were seen took what they took, the others are made as fast as each worker made its later ones. How many
-    were made in the time that was watched says less: slow workers all deliver at once and then none does for a while,
-    and watching ends anywhere in that. None where no worker made two.
-    """
-    paces = [fmean(end - begin for begin, end in own[1:]) / 1e9 for own in made if len(own) > 1]
-    if not paces or min(paces) <= 0:
-        return None
-    left = max(length - sum(map(len, made)), 0)
-    return max(max(own[-1][1] for own in made) - came_ns, 0) / 1e9 + left * harmonic_mean(paces) / len(made)
 
 
 def _notes(directory: Path) -> Iterator[dict[str, Any]]:

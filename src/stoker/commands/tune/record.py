@@ -67,6 +67,7 @@ def trial(found: Found, number: int, one: Candidate, command: Command) -> Trial:
     host = [s.outcome.host_peak_bytes for s in one.samples if s.outcome.host_peak_bytes is not None]
     device = [s.device_peak_bytes for s in one.samples if s.device_peak_bytes is not None]
     error = one.predicted_ratio / interval.ratio - 1 if one.predicted_ratio and interval else None
+    pairs = list(zip(one.references, one.samples, strict=False))  # what was refused has no sample
     return Trial(
         knob=", ".join(one.knobs),
         before=_one(before),
@@ -88,8 +89,8 @@ def trial(found: Found, number: int, one: Candidate, command: Command) -> Trial:
         prediction_error=error,
         rounds=tuple(one.rounds),
         noise=found.noises.get(number),
-        reference_step_s=_median([sample.step_s for sample in one.references]),
-        step_s=_median([sample.step_s for sample in one.samples]),
+        reference_step_s=_median([r.step_beside(s) for r, s in pairs] or [r.step_s for r in one.references]),
+        step_s=_median([s.step_beside(r) for r, s in pairs]),
         reference_batch=one.references[-1].batch_size if one.references else None,
         batch=one.samples[-1].batch_size if one.samples else None,
         reference_wait_share=_median([sample.wait_share for sample in one.references]),
