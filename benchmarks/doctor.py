@@ -55,11 +55,12 @@ def scripts(cases: Path | None, work: Path) -> Iterator[tuple[str, list[str], Pa
 
 
 PROFILED = """
-import runpy, sys, time
+import os, runpy, sys, time
 began = time.perf_counter()
 import torch
 from torch.profiler import ProfilerActivity, profile
 script, sys.argv = sys.argv[1], sys.argv[1:]
+sys.path.insert(0, os.path.dirname(script))
 with profile(activities=[ProfilerActivity.CPU]) as seen:
     try:
         runpy.run_path(script, run_name="__main__")
@@ -81,6 +82,8 @@ def profiler_share(words: list[str], cwd: Path) -> float | None:
         [sys.executable, "-c", PROFILED, *words[1:]], cwd=cwd, capture_output=True, text=True, check=False
     )
     found = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("PROFILED")]
+    if not found:
+        print(done.stderr, file=sys.stderr)
     return float(found[0]) if found else None
 
 
