@@ -3,7 +3,9 @@
 import itertools
 import os
 import signal
+import time
 from collections.abc import Iterator
+from multiprocessing import resource_sharer
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +274,33 @@ def test_a_worker_killed_from_outside_is_an_error_and_leaves_nothing() -> None:
         list(loader)
     loader.close()
     assert psutil.Process().children(recursive=True) == []
+
+
+class Fades(Squares):
+    """Lets go of what it shares when it is asked for index 13, and is killed a moment later."""
+
+    def __init__(self, count: int, faded: Path) -> None:
+        super().__init__(count)
+        self.faded = faded
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == 13:
+            resource_sharer.stop()
+            self.faded.touch()
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def test_a_worker_that_dies_while_its_batch_is_fetched_is_an_error_too(tmp_path: Path) -> None:
+    """Its third batch is made and not taken, and the fourth one, which is asked for with the second, kills it."""
+    with Loader(Fades(40, tmp_path / "faded"), 4, num_workers=1, prefetch_factor=2) as loader:
+        batches = iter(loader)
+        next(batches), next(batches)
+        while not (tmp_path / "faded").exists():
+            time.sleep(0.01)
+        with pytest.raises(errors.WorkerDiedError, match="DataLoader worker"):
+            list(batches)
 
 
 class Fails(Squares):

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from itertools import tee
+from multiprocessing.connection import wait
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from stoker.loader.ranks import Split, Ticket
 from stoker.loader.source.blocks import EvenBlocks
 from stoker.loader.stats import Stats
 
+_DYING_S = 0.5
 _LISTED = 8192
 """Indices that are made into a list at a time: one call for many batches, and no list as long as the data set."""
 
@@ -61,7 +63,7 @@ class _Intake:
         """The next batch; a worker that was ended from outside is named."""
         begin = time.perf_counter()
         try:
-            batch = next(batches)
+            batch = _next(batches)
         except RuntimeError as error:
             if str(error).startswith("DataLoader worker"):
                 raise WorkerDiedError(f"{error} Out of memory? Fewer workers or a smaller batch need less.") from error
@@ -69,6 +71,18 @@ class _Intake:
         self.wait_s += time.perf_counter() - begin
         self.batches += 1
         return batch if self._copier is None else self._copier.finish(self._copier.start(batch))
+
+
+def _next(batches: Iterator[Any]) -> Any:
+    """The next batch. A worker lets go of what it shares a moment before it is gone, which torch does not wait for."""
+    try:
+        return next(batches)
+    except (EOFError, OSError) as error:
+        workers = {one.sentinel: one.pid for one in getattr(batches, "_workers", ())}
+        ended = [workers[one] for one in wait(list(workers), _DYING_S) if isinstance(one, int)]
+        if ended:
+            raise RuntimeError(f"DataLoader worker (pid {ended[0]}) exited unexpectedly.") from error
+        raise
 
 
 class _Ordered:
