@@ -120,7 +120,7 @@ def test_kill_9_of_both_is_mended_by_the_next_trial(
     tuner.wait()
     os.kill(boss, signal.SIGKILL)
     wait_until(lambda: process(boss) is None or process(boss).is_zombie)  # type: ignore[union-attr]
-    assert marked(mark)
+    # A trial of a test that runs beside this one may be the next.
     assert guard.run(["true"], Limits(400 * MIB), use_cgroup=use_cgroup).ending == "finished"
     assert marked(mark) == set()
 
