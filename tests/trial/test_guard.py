@@ -23,6 +23,12 @@ def test_an_exit_code_is_a_result(run: Run, code: int, ending: str) -> None:
     assert outcome.ending == "finished" or str(code) in outcome.reason
 
 
+def test_a_command_that_ends_at_once_was_guarded_all_the_same(use_cgroup: bool) -> None:
+    """The kernel shows what has ended in no group, which had been taken for a group that could not be joined."""
+    by = [guard.run(["true"], Limits(400 * MIB), use_cgroup=use_cgroup).guarded_by for _ in range(20)]
+    assert {one.startswith("cgroup") for one in by} == {use_cgroup}
+
+
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGILL])
 def test_a_death_by_signal_is_a_result(run: Run, number: signal.Signals) -> None:
     outcome = run(f"import os; os.kill(os.getpid(), {int(number)})")

@@ -21,7 +21,7 @@ from stoker.records.tuning import Ending, Outcome
 from stoker.trial import cgroup, device, prctl
 from stoker.trial.protocol import KILL, NAME_VARIABLE, Job, Report, Usage
 from stoker.trial.shm import Segments
-from stoker.trial.tree import Tree, ask_to_end, kill
+from stoker.trial.tree import Tree, ask_to_end, kill, process
 from stoker.trial.watch import Excess, Watch
 
 PROGRESS_S = 0.5
@@ -82,7 +82,7 @@ class Supervisor:
 
     def _start(self) -> None:
         environment = {**os.environ, **self.job.environment, NAME_VARIABLE: self.job.name}
-        process = subprocess.Popen(
+        command = subprocess.Popen(
             self.job.command,
             cwd=self.job.cwd,
             env={name: value for name, value in environment.items() if value is not None},
@@ -90,8 +90,8 @@ class Supervisor:
             start_new_session=True,
             preexec_fn=self._enter,  # noqa: PLW1509 - this process has one thread
         )
-        self.main = process.pid
-        process.returncode = 0  # reaped by _reap, with the orphans
+        self.main = command.pid
+        command.returncode = 0  # reaped by _reap, with the orphans
         if self.group is not None and self._joined() is False:
             self.group.remove()
             self.group = self.watch.group = None
@@ -111,7 +111,10 @@ class Supervisor:
             groups = Path(f"/proc/{self.main}/cgroup").read_text()
         except OSError:
             return True  # it has already ended, wherever it was
-        return any(line.endswith(f"/{self.group.path.name}") for line in groups.splitlines())
+        if any(line.endswith(f"/{self.group.path.name}") for line in groups.splitlines()):
+            return True
+        now = process(self.main)
+        return now is None or now.is_zombie  # what has ended is shown in no group
 
     def _follow(self) -> Excess | None:
         """Watch until the main process ends, a limit is passed or somebody says stop."""
