@@ -62,5 +62,5 @@ def test_a_zero_in_a_name_moves_no_other_file(tmp_path: Path) -> None:
 
 def test_room_that_is_not_there_is_not_written_to(tmp_path: Path) -> None:
     (tmp_path / "here").write_bytes(b"abc")
-    with pytest.raises(AssertionError):
+    with pytest.raises(ValueError, match="8 bytes of room; expected 9"):
         read_files([str(tmp_path / "here")], np.array([9]), memoryview(bytearray(8)))

@@ -20,6 +20,7 @@ from stoker.loader.source.blocks import EvenBlocks
 from stoker.loader.stats import Stats
 
 _DYING_S = 0.5
+"""How long a worker may take to be gone, from when it let go of what it shares."""
 _LISTED = 8192
 """Indices that are made into a list at a time: one call for many batches, and no list as long as the data set."""
 
@@ -79,7 +80,7 @@ def _next(batches: Iterator[Any]) -> Any:
         return next(batches)
     except (EOFError, OSError) as error:
         workers = {one.sentinel: one.pid for one in getattr(batches, "_workers", ())}
-        ended = [workers[one] for one in wait(list(workers), _DYING_S) if isinstance(one, int)]
+        ended = [workers[one] for one in wait(list(workers), _DYING_S if workers else 0) if isinstance(one, int)]
         if ended:
             raise RuntimeError(f"DataLoader worker (pid {ended[0]}) exited unexpectedly.") from error
         raise

@@ -151,7 +151,7 @@ class Pace:
             trains and self._ranks.several and self._is_long_enough(now_ns)
         ):
             return END
-        if enough and not trains and not self._cycle and not epoch.bearable:
+        if enough and not trains and not self._cycle and self.cycles and not epoch.bearable:
             return END  # what a trial came to see lies behind a validation that must not be cut
         return CUT if epoch.bearable and (enough or late) else ""
 

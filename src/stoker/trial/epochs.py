@@ -16,14 +16,14 @@ FEWEST_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepTimes:
     """Seconds a step over a whole epoch, the wait for its first batch spread over it; None for what was not seen."""
 
     first_s: float | None
     later_s: float | None = None
 
 
-def pace(seen: Observation, named: Attribution, device_s: float) -> Pace:
+def step_times(seen: Observation, named: Attribution, device_s: float) -> StepTimes:
     """What the first epoch takes, and what those take that follow.
 
     A loop that waits for its device only now and then queues steps faster than they are done: they take at least
@@ -35,10 +35,10 @@ def pace(seen: Observation, named: Attribution, device_s: float) -> Pace:
     passes = [(one, [named.steps[i] for i in numbers]) for one, numbers in passes_of(named)]
     length = next((one.length for one, _ in passes if one.length), None)
     if not length:
-        return Pace(max(named.steady.mean_step_s, device_s) if named.steady else None)
+        return StepTimes(max(named.steady.mean_step_s, device_s) if named.steady else None)
     found = [_step_s(one, steps, length, facts, makers, device_s) for one, steps in passes]
     later = [step_s for step_s in found[1:] if step_s is not None]
-    return Pace(found[0], fmean(later) if later else None)
+    return StepTimes(found[0], fmean(later) if later else None)
 
 
 def _step_s(

@@ -26,7 +26,7 @@ from stoker.records.observed import LoaderFacts, Observation, Value
 from stoker.records.tuning import Limits, Outcome
 from stoker.trial import guard
 from stoker.trial.command import Command
-from stoker.trial.epochs import FEWEST_STEPS, Pace, pace
+from stoker.trial.epochs import FEWEST_STEPS, StepTimes, step_times
 from stoker.trial.protocol import Usage
 
 LOSSES = 20
@@ -210,7 +210,7 @@ def _sample(place: Path, outcome: Outcome) -> Sample:
     parts = epoch_parts(named)
     pipeline = _pipeline(seen, named, outcome.host_peak_bytes)
     is_enough = finished and len(named.steps) >= FEWEST_STEPS
-    found = pace(seen, named, pipeline.device_s if pipeline else 0.0) if is_enough else Pace(None)
+    found = step_times(seen, named, pipeline.device_s if pipeline else 0.0) if is_enough else StepTimes(None)
     return Sample(
         outcome=outcome,
         step_s=found.first_s if found.later_s is None else found.later_s,

@@ -14,7 +14,8 @@ _read_files = compiled("stoker_files", 5)
 
 def read_files(paths: Sequence[str], rooms: Ints, out: memoryview) -> list[int]:
     """Read at most `rooms` bytes of each file, one after the other into `out`: how many came, or minus an errno."""
-    assert len(out) >= rooms.sum()
+    if len(out) < rooms.sum():
+        raise ValueError(f"{len(out)} bytes of room; expected {rooms.sum()}")
     names = b"".join(os.fsencode(path) + b"\0" for path in paths)
     if _read_files is None or names.count(0) != len(paths):
         starts = np.cumsum(rooms) - rooms
