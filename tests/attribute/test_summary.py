@@ -79,6 +79,14 @@ def test_new_files_are_a_shortened_runs_only_if_it_was_shortened(how: str) -> No
     assert ("shortened" in note) == (how != "whole")
 
 
+def test_all_new_files_are_counted_though_few_are_named() -> None:
+    script = Script().own(100)
+    zipped(script, 6)
+    track = dataclasses.replace(script.track([loader(1), loader(2)]), made=("a.csv", "b.csv"), made_count=600)
+    (note,) = [one for one in say(track).notes if "a.csv" in one]
+    assert note.startswith("the script itself wrote 600 new files")
+
+
 def test_one_is_not_said_in_the_plural() -> None:
     assert [counted(n, "step") for n in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
 

@@ -282,3 +282,29 @@ def test_after_kill_9_of_everybody_checkpoints_are_as_they_were_and_the_next_com
     assert {name: killed[name] for name in before} == before
     doctor(tmp_path, sys.executable, "-c", "")
     assert contents(tmp_path) == before
+
+
+MAKES_FILES = (
+    LIGHT
+    + """
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+for i in range(60):
+    with open(f"made-{i}.txt", "w") as file:
+        file.write("a row")
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for epoch in range(2):
+    for (x,) in DataLoader(TensorDataset(torch.randn(64, 4)), 4):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+"""
+)
+
+
+def test_sixty_new_files_are_sixty_in_the_report(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(MAKES_FILES)
+    done = doctor(tmp_path, sys.executable, "train.py")
+    assert any(note.startswith("the script itself wrote 60 new files") for note in done.report["notes"]), done

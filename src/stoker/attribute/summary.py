@@ -284,7 +284,9 @@ def _notes(seen: Observation, track: Track, named: Attribution) -> tuple[str, ..
     if track.made and not seen.whole:
         some = ", ".join(track.made[:3]) + (" …" if len(track.made) > 3 else "")  # noqa: PLR2004  a few are enough
         shortened = "; they are a shortened run's" if track.cuts or seen.ended_by_doctor else ""
-        notes.append(f"the script itself wrote {counted(len(track.made), 'new file')}{shortened}: {some}")
+        notes.append(
+            f"the script itself wrote {counted(max(track.made_count, len(track.made)), 'new file')}{shortened}: {some}"
+        )
     if named.steps and not any(one.is_train for one in named.passes):
         notes.append("no DataLoader trained; data_wait is the gap before the forward pass")
     if seen.interrupted:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from stoker.observe.replayed import Replayed
 
 RUN = "STOKER_RUN"
+NEW_FILES = 50
+"""How many names of new files are kept for the report."""
 
 
 class Observer:
@@ -162,7 +164,8 @@ class Observer:
         self.saves.clean()
         if self.originals is not None:
             self.originals.stop()
-            self.recorder.note("made", paths=self.originals.new_files())
+            made = self.originals.new_files()
+            self.recorder.note("made", paths=made[:NEW_FILES], count=len(made))
         self.recorder.close()
         self.patches.restore()
         atexit.unregister(self.finish)

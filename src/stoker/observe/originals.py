@@ -25,7 +25,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from errno import ENOSPC
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from stat import S_IMODE, S_ISLNK, S_ISREG
 from typing import Any
@@ -33,8 +32,6 @@ from typing import Any
 from stoker.observe import leftovers
 from stoker.observe.restore import JOURNAL, KEPT, entries
 
-NEW_FILES = 50
-"""How many names of new files are kept for the report."""
 _NOT_FILES = ("/proc/", "/dev/", "/sys/")
 _OWN = (f"{os.sep}__pycache__{os.sep}", f"{os.sep}.stoker{os.sep}")
 _NOT_THEIRS = (*_OWN, leftovers.CACHE)
@@ -95,8 +92,7 @@ class Originals:
         told = [entry for entry, _ in entries(self._journal)]
         going = {entry["path"] for entry in told if "path" in entry}
         going.update(leftovers.find(told, self._started_ns / 1e9, str(self._journal.parent)).files)
-        made = (path for path in self._made if path not in going and os.path.lexists(path) and self._is_theirs(path))
-        return list(islice(made, NEW_FILES))
+        return [path for path in self._made if path not in going and os.path.lexists(path) and self._is_theirs(path)]
 
     def saving(self, target: Any) -> None:
         """A checkpoint is about to be written, to a path, into an open file, or into memory.

@@ -236,6 +236,7 @@ class Process:
             device_times_ns=tuple(device_times),
             device_step_us=tuple(device_steps),
             made=tuple((self.facts("made") or {}).get("paths", ())),
+            made_count=(self.facts("made") or {}).get("count", 0),
             losses=tuple((self.facts("losses") or {}).get("values", ())),
             device_total_bytes=device.get("total_bytes"),
             device_starts_ns=tuple(work[0:whole:3]),

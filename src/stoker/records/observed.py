@@ -160,7 +160,8 @@ class Track:
     device_step_us: tuple[int, ...] = ()
     """When a step's last work was queued, and how long its work lay on the device, from events read later."""
     made: tuple[str, ...] = ()
-    """New files that the script wrote and left."""
+    """New files that the script wrote and left: the first ones."""
+    made_count: int = 0  # all of them
     losses: tuple[float | None, ...] = ()  # of the first backwards, where asked for; None is not finite
     device_total_bytes: int | None = None
     device_starts_ns: tuple[int, ...] = ()  # of each piece of work on the device's own timeline, where it has one
