@@ -1,8 +1,10 @@
+import random
+
 import pytest
 
 from attribute.tracks import Script, loader
 from stoker.attribute import attribute
-from stoker.predict import epoch_parts, forecast
+from stoker.predict import epoch_parts, forecast, settled
 from stoker.records import Cut, Kind
 
 
@@ -53,6 +55,45 @@ def test_start_up_and_warm_up_are_not_multiplied_into_the_epoch() -> None:
     parts = epoch_parts(seen)
     assert parts is not None
     assert parts.total_s == pytest.approx(10_000 * 0.012, rel=0.02)
+
+
+def test_what_warm_up_takes_longer_is_in_the_run_once() -> None:
+    script = Script().own(1000).span(Kind.ITER, 5, 1)
+    for i in range(100):
+        script.step(wait=500 if 0 < i < 10 else 2)
+    script.exhausted(0)
+    seen = attribute(script.track([loader(1, length=100)]))
+    once, five_times = forecast(seen, epochs=1), forecast(seen, epochs=5)
+    assert once is not None
+    assert five_times is not None
+    assert once.run_s == pytest.approx(script.now / 1e9, rel=0.01)
+    assert five_times.run_s == pytest.approx(script.now / 1e9 + 4 * (0.005 + 100 * 0.012), rel=0.01)
+
+
+def test_a_first_epoch_that_fills_a_cache_is_in_the_run_once_and_in_no_other_epoch() -> None:
+    script = Script().own(1000)
+    for wait, steps in ((20, 200), (2, 60)):  # the second is not over yet, so most steps that were seen are slow
+        script.span(Kind.ITER, 5, 1)
+        for _ in range(steps):
+            script.step(wait=wait)
+        if steps == 200:
+            script.exhausted(0)
+    found = forecast(attribute(script.track([loader(1, length=200)])), epochs=10)
+    assert found is not None
+    assert found.epoch_s == pytest.approx(0.005 + 200 * 0.012, rel=0.01)
+    assert found.high_s < 1.1 * found.epoch_s
+    assert found.run_s == pytest.approx(1 + 0.005 + 200 * 0.030 + 9 * found.epoch_s, rel=0.01)
+
+
+def test_a_first_epoch_that_differs_by_chance_is_an_epoch_like_others() -> None:
+    script, draw = Script(), random.Random(0)
+    for steps in (60, 30):
+        script.span(Kind.ITER, 5, 1)
+        for _ in range(steps):
+            script.step(wait=draw.expovariate(1 / 30))
+        script.exhausted(0)
+    seen = attribute(script.track([loader(1, length=60)]))
+    assert settled(seen) is seen
 
 
 def test_validation_every_few_steps_grows_with_the_epoch() -> None:

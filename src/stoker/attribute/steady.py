@@ -36,13 +36,13 @@ def find(steps: Sequence[Step], head: int, makers: int = 1, breaks_ns: Sequence[
         warmup_steps=chosen[0],
         steps=tuple(chosen),
         step_s=spread(kept),
-        mean_step_s=_mean_of_rounds([steps[i] for i in chosen], makers),
+        mean_step_s=mean_of_rounds([steps[i] for i in chosen], makers),
         drift_share=_drift(kept),
         spikes=_spikes(kept),
     )
 
 
-def _mean_of_rounds(steps: Sequence[Step], makers: int) -> float:
+def mean_of_rounds(steps: Sequence[Step], makers: int) -> float:
     """Seconds a step, over as many steps of each epoch as are a multiple of `makers`; over all, if there are fewer."""
     epochs: dict[int, list[float]] = {}
     for step in steps:

@@ -5,11 +5,12 @@ Pure and seeded: the same records give the same forecast, with an interval from 
 
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stoker.attribute.batches import train_passes
-from stoker.attribute.steady import quantile
+from stoker.attribute.steady import SHIFT, mean_of_rounds, quantile
 from stoker.records.attributed import Attribution, Pass
 from stoker.records.diagnosis import Prediction
 
@@ -18,6 +19,8 @@ LOW, HIGH = 0.025, 0.975
 RUNS_DIFFER = 0.04
 """The interval reaches at least this share to both sides: epochs of one script on one machine differed by up to 7 %
 from run to run (docs/doctor.md), which no steps of a single run can show."""
+FEWEST_LATER = 8
+"""Fewer steady steps of later epochs do not say that the first one was another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ def forecast(seen: Attribution, epochs: int | None, stolen_share: float | None =
     What a virtual machine's host takes changes from minute to minute: it may take nothing, or as much again.
     """
     parts = epoch_parts(seen)
+    seen = settled(seen)
     if parts is None or seen.steady is None:
         return None
     low_s, high_s = _interval([seen.steps[i].seconds for i in seen.steady.steps])
@@ -57,6 +61,7 @@ def forecast(seen: Attribution, epochs: int | None, stolen_share: float | None =
 
 def epoch_parts(seen: Attribution) -> Parts | None:
     """A typical epoch: what comes once in it, and steady steps for the rest of its length."""
+    seen = settled(seen)
     train = train_passes(seen)
     length = next((one.length for one in train if one.length), None)
     if seen.steady is None or not train or length is None:
@@ -73,6 +78,34 @@ def epoch_parts(seen: Attribution) -> Parts | None:
         between_s=_mean(seen.between_s) if seen.between_s else _mean([one.retire_s for one in train]),
         steady_steps=steady_steps,
     )
+
+
+def settled(seen: Attribution) -> Attribution:
+    """The same, with the first epoch's steps as warm-up where it was run to its end and later ones are another matter.
+
+    It may have filled a cache, or compiled something for every shape: no epoch is like it any more.
+    """
+    steady, train = seen.steady, train_passes(seen)
+    if steady is None or not train or not train[0].is_whole:
+        return seen
+    first = seen.steps[0].epoch
+    later = tuple(i for i in steady.steps if seen.steps[i].epoch > first)
+    before_s = [seen.steps[i].seconds for i in steady.steps if seen.steps[i].epoch == first]
+    later_s = [seen.steps[i].seconds for i in later]
+    if not before_s or len(later) < FEWEST_LATER or not _are_apart(before_s, later_s):
+        return seen
+    makers = next((wait.facts.num_workers for wait in seen.loaders if wait.role == "train"), 1)
+    mean_s = mean_of_rounds([seen.steps[i] for i in later], makers)
+    return replace(seen, steady=replace(steady, warmup_steps=later[0], steps=later, mean_step_s=mean_s))
+
+
+def _are_apart(before_s: Sequence[float], later_s: Sequence[float]) -> bool:
+    """True if their means differ by more than a warm-up has to, and by more than chance."""
+    before, later = _mean(before_s), _mean(later_s)
+    if min(before, later) <= 0 or abs(math.log(before / later)) <= SHIFT:
+        return False
+    (low, high), (later_low, later_high) = _interval(before_s), _interval(later_s)
+    return high < later_low or later_high < low
 
 
 def _head(seen: Attribution) -> tuple[float, int]:
@@ -139,11 +172,28 @@ def _checkpoint_s(seen: Attribution, train: Sequence[Pass], length: int) -> floa
 
 
 def _run_s(seen: Attribution, parts: Parts, epochs: int) -> float:
-    """Start-up once, the first epoch's own first batch, then alike epochs, then the end."""
+    """Start-up once, the first epoch's own first batch, what warm-up takes longer, then alike epochs, then the end."""
     end_s = next(phase.seconds for phase in seen.phases if phase.name == "shutdown")
     retired_s = math.fsum(one.retire_s for one in seen.passes)
     first = next((one.first_batch_s for one in seen.passes if one.is_train), parts.first_batch_s)
-    return seen.startup_s + first - parts.first_batch_s + epochs * parts.total_s + max(end_s - retired_s, 0.0)
+    once_s = seen.startup_s + first - parts.first_batch_s + _warmup_s(seen, epochs) + max(end_s - retired_s, 0.0)
+    return once_s + epochs * parts.total_s
+
+
+def _warmup_s(seen: Attribution, epochs: int) -> float:
+    """What warm-up adds to so many typical epochs: it comes once in a run.
+
+    Where no epoch after it was seen, it is part of the typical one, and has to be taken out of all but one.
+    """
+    assert seen.steady is not None
+    warm = seen.steps[: seen.steady.warmup_steps]
+    if all(step.epoch == seen.steps[0].epoch for step in seen.steps):
+        longer_s = math.fsum(step.seconds - seen.steady.mean_step_s for step in warm)
+        return -(epochs - 1) * max(longer_s, 0.0)
+    head_s, head = _head(seen)
+    own: dict[int, int] = Counter(step.epoch for step in warm)
+    typical = [head_s * min(n / max(head, 1), 1.0) + max(n - head, 0) * seen.steady.mean_step_s for n in own.values()]
+    return math.fsum(step.seconds for step in warm) - math.fsum(typical)
 
 
 # ---- interval --------------------------------------------------------------------------------------------
