@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
+from stoker import sim
 from stoker.observe import doze
 from stoker.observe.child import Observer
 from stoker.observe.doze import AWAKE, DOZING, FAST_NS, FIRST, STILL
@@ -100,6 +101,37 @@ def test_hooks_doze_and_every_step_has_its_parts_again(
     assert Kind.DOZE not in counts
     assert track.filled > 0
     assert list(track.times_ns) == sorted(track.times_ns)
+
+
+def shapes(track: Track) -> Counter[tuple[int, ...]]:
+    """Kinds of steps: what begins and ends in them, in order of time, without what may come into any."""
+    events = [code for _, code in sorted(zip(track.times_ns, track.codes, strict=True), key=lambda event: event[0])]
+    regular = [code for code in events if code >> 1 & KIND not in doze.RARE]
+    begins = [i for i, code in enumerate(regular) if code & (KIND << 1 | 1) == Kind.NEXT << 1]
+    return Counter(tuple(regular[a:b]) for a, b in pairwise(begins))
+
+
+@pytest.mark.parametrize(("accumulate", "every", "kinds"), [(1, 2, 2), (1, 32, 2), (4, 32, 3)])
+def test_a_loop_that_logs_every_so_many_steps_has_its_parts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int, every: int, kinds: int
+) -> None:
+    """Hooks began to doze just after a step that waits for the loss, and no other step is like that one."""
+
+    def log(step: int, _: torch.nn.Module) -> None:
+        if (step + 1) % every == 0:
+            loss.item()
+
+    device: Any = sim.Device(forward=0.0, backward=0.0, optimizer=0.0)
+    loss = torch.ones(1).to(device)
+    with observed(tmp_path / "run", monkeypatch) as observer:
+        train(observer, log, accumulate)
+    track, seen = read(tmp_path / "run")
+    assert dozes(seen) == 2
+    counts = ends(track.codes)
+    assert counts[Kind.BACKWARD] == counts[Kind.FORWARD] == STEPS
+    assert counts[Kind.OPTIMIZER] == STEPS // accumulate
+    assert counts[Kind.SYNC] == ends(code for _, code in seen)[Kind.SYNC] >= STEPS // every
+    assert len(shapes(track)) == kinds
 
 
 def test_batches_that_the_main_thread_made_meanwhile_have_their_rows_again(

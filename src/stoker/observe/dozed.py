@@ -1,8 +1,9 @@
 """What hooks that dozed would have seen, filled in: a step that was timed as a whole is laid out like one that was not.
 
 Waits for data, copies, syncs and sections were seen in these steps too. They are the anchors: between two of them the
-other events stand as in a step that was seen, stretched or squeezed to the time there was. Of the steps with the same
-events, by their place among those that repeat, it is the one that took most nearly as long between the same anchors.
+other events stand as in a step that was seen, stretched or squeezed to the time there was. It is one with the same
+anchors, by its place among those that repeat: the step that waits for the loss every so often is like others that did,
+and not like its neighbours. Of these it is the one that took most nearly as long from one anchor to the next.
 """
 
 from bisect import bisect_left
@@ -26,6 +27,8 @@ MOST_AWAKE = 4096
 
 Seen = tuple[int, int]
 """A time and a code."""
+Order = tuple[int, ...]
+"""The codes of a step's events, without the rare ones."""
 
 
 def fill(times: Sequence[int], codes: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -96,8 +99,8 @@ class Step:
         return Step(tuple(anchors), tuple(map(tuple, still)), tuple(map(tuple, rare)))
 
     @cached_property
-    def order(self) -> tuple[int, ...]:
-        """All codes but the rare ones."""
+    def order(self) -> Order:
+        """What steps that can stand for one another have in common."""
         stretches = zip(self.anchors, self.still, strict=True)
         return tuple(code for anchor, still in stretches for _, code in (anchor, *still))
 
@@ -105,12 +108,9 @@ class Step:
         """How long it took from one anchor to the next."""
         return self.anchors[at + 1][0] - self.anchors[at][0]
 
-    def begins_like(self, other: "Step", count: int) -> bool:
-        """True if the first anchors are the same."""
-        return [code for _, code in self.anchors[:count]] == [code for _, code in other.anchors[:count]]
 
-
-def _steps(events: Sequence[Seen], begin: int) -> list[Step]:
+def _steps(seen: Iterable[Seen], begin: int) -> list[Step]:
+    events = sorted(seen, key=itemgetter(0))  # a copy or a wait is written down when it is over, those in it before it
     starts = [i for i, (_, code) in enumerate(events) if code == begin]
     return [Step.of(events[a : b + 1]) for a, b in pairwise(starts)]
 
@@ -119,22 +119,33 @@ class Patterns:
     """The newest steps that were seen inside."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, ...], deque[Step]] = defaultdict(lambda: deque(maxlen=MOST_PATTERNS))
-        self._by_length: dict[tuple[tuple[int, ...], int], list[tuple[int, Step]]] = {}
+        self._known: dict[Order, deque[Step]] = defaultdict(lambda: deque(maxlen=MOST_PATTERNS))
+        self._by_length: dict[tuple[Order, int], list[tuple[int, Step]]] = {}
 
-    def add(self, awake: list[Seen], begin: int, period: int) -> list[tuple[int, ...]]:
-        """The steps before a doze. Returns the order of events that each of the next ones has, as they repeat."""
+    def add(self, awake: list[Seen], begin: int, period: int) -> list[list[Order]]:
+        """The steps before a doze. Returns the orders that each of the next ones may have, as they repeat.
+
+        Those of the newest steps come first. Where all are alike, those that were seen before other dozes will do too.
+        """
         steps = _steps(awake, begin)
         for step in steps:
             self._known[step.order].append(step)
         self._by_length.clear()
-        return [step.order for step in steps[-period:]]
+        orders = [dict.fromkeys(step.order for step in steps[-place::-period]) for place in range(period, 0, -1)]
+        if period == 1:
+            orders[0] |= dict.fromkeys(self._known)
+        return [list(one) for one in orders]
 
-    def one(self, order: tuple[int, ...]) -> Step:
-        """Any step of this order."""
-        return self._known[order][0]
+    def fitting(self, orders: Iterable[Order], anchors: Sequence[Seen], *, is_whole: bool) -> Order | None:
+        """The first order with these anchors; with these and others after them, if they are not a whole step's."""
+        codes = [code for _, code in anchors]
+        for order in orders:
+            own = [code for _, code in self._known[order][0].anchors]
+            if (len(own) == len(codes) if is_whole else len(own) > len(codes)) and own[: len(codes)] == codes:
+                return order
+        return None
 
-    def nearest(self, order: tuple[int, ...], at: int, length_ns: int) -> Step:
+    def nearest(self, order: Order, at: int, length_ns: int) -> Step:
         """The one that took most nearly as long from this anchor to the next, if possible with nothing rare there."""
         steps = self._by_length.get((order, at))
         if steps is None:
@@ -159,32 +170,30 @@ class Doze:
         """The code that each step begins with."""
         return self.events[0][1]
 
-    def filled(self, patterns: Patterns, orders: list[tuple[int, ...]], after: Seen | None) -> Iterator[Seen]:
+    def filled(self, patterns: Patterns, orders: list[list[Order]], after: Seen | None) -> Iterator[Seen]:
         """All its events; a last step that nothing ended stays as it is. `after` is what was seen next."""
         begin, over = self.begin, self.over
         steps = _steps([*self.events, (over[0], begin)] if over else self.events, begin)
         for number, step in enumerate(steps, 1):
             is_whole = number < len(steps) or over is None or (after is not None and after[1] == begin)
-            order = orders[(number - 1) % len(orders)] if orders else ()
-            yield from _laid_out(step, order, patterns, is_whole=is_whole)
+            yield from _laid_out(step, orders[(number - 1) % len(orders)], patterns, is_whole=is_whole)
         if over is None:
             yield from self.events[max(i for i, (_, code) in enumerate(self.events) if code == begin) :]
 
 
-def _laid_out(step: Step, order: tuple[int, ...], patterns: Patterns, *, is_whole: bool) -> list[Seen]:
-    """A step's events, all but the one that begins the next, among those of its order if it has the same anchors.
+def _laid_out(step: Step, orders: Iterable[Order], patterns: Patterns, *, is_whole: bool) -> list[Seen]:
+    """A step's events, all but the one that begins the next, among those of the first order with the same anchors.
 
     A step in the middle of which the hooks woke has only the first of them, and after the last of these what others
     have ended by then, at their own pace.
     """
     count = len(step.anchors) - (not is_whole)
-    more = len(patterns.one(order).anchors) - count if order else -1
-    fits = (more == 0 if is_whole else more > 0) and patterns.one(order).begins_like(step, count)
+    order = patterns.fitting(orders, step.anchors[:count], is_whole=is_whole)
     laid: list[Seen] = []
     for at, ((start, code), (end, _)) in enumerate(pairwise(step.anchors)):
         free = Free(start, end, step.rare[at])
         among: list[Seen] = []
-        if fits:
+        if order is not None:
             pattern = patterns.nearest(order, at, free.length_ns)
             scale = free.length_ns / max(pattern.length_ns(at), 1)
             scale = 1.0 if scale > LONGEST or at >= count - 1 else scale
