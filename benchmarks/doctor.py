@@ -130,6 +130,10 @@ def forecast(cases: Path | None, only: list[str], rounds: int) -> list[dict[str,
                 row |= {key: statistics.median(pair[key] for pair in known) for key in ("predicted_s", "true_s")}
                 row |= {"error": statistics.median(errors), "least": min(errors), "most": max(errors)}
                 row["inside"] = f"{sum(pair['inside'] for pair in known)} of {len(pairs)}"
+                runs = [
+                    pair["run_s"] / pair["true_run_s"] - 1 for pair in known if pair["run_s"] and pair["true_run_s"]
+                ]
+                row["run_error"] = statistics.median(runs) if runs else None
                 row["stolen_share"] = max(pair["stolen_share"] for pair in known)
             rows.append(row)
             print(f"  {row}", file=sys.stderr, flush=True)
@@ -148,6 +152,8 @@ def forecasts(words: list[str], place: Path, rounds: int) -> list[dict[str, Any]
         inside = bool(predicted and true_s and predicted["low_s"] <= true_s <= predicted["high_s"])
         stolen = max(one["machine"]["stolen_share"] or 0.0 for one in (before, seen, after) if one)
         figures = {"predicted_s": predicted.get("epoch_s"), "true_s": true_s, "truths_s": truths, "inside": inside}
+        walls = [one["wall_s"] for one in (before, after) if one]
+        figures |= {"run_s": predicted.get("run_s"), "true_run_s": statistics.fmean(walls) if walls else None}
         figures["stolen_share"] = stolen  # by other virtual machines on the same host: the most of the three runs
         print(f"    {figures}", file=sys.stderr, flush=True)
         whole_s = round((before_took + after_took) / 2, 1)

@@ -134,3 +134,25 @@ def test_the_interval_is_wider_where_the_host_took_a_share_of_the_cores() -> Non
     assert robbed.epoch_s == quiet.epoch_s
     assert robbed.low_s <= 0.8 * robbed.epoch_s < quiet.low_s
     assert robbed.high_s >= 1.2 * robbed.epoch_s > quiet.high_s
+
+
+def test_batches_that_experiments_took_from_a_cold_first_epoch_would_have_taken_as_long_as_its_others() -> None:
+    script = Script().own(1000)
+    for wait, steps in ((20, 120), (2, 200), (2, 200)):  # of the first epoch 80 batches went to experiments
+        script.span(Kind.ITER, 5, 1)
+        for _ in range(steps):
+            script.step(wait=wait)
+        script.exhausted(0)
+    found = forecast(attribute(script.track([loader(1, length=200)])), epochs=10)
+    assert found is not None
+    assert found.run_s == pytest.approx(1 + 0.005 + 200 * 0.030 + 9 * (0.005 + 200 * 0.012), rel=0.01)
+
+
+def test_a_loop_over_steps_ends_in_the_middle_of_an_epoch() -> None:
+    script = Script().own(1000).span(Kind.ITER, 5, 1)
+    for _ in range(100):
+        script.step()
+    seen = attribute(script.track([loader(1, length=200)]))
+    found = forecast(seen, epochs=2, steps=300)
+    assert found is not None
+    assert found.run_s == pytest.approx(1 + 1.5 * found.epoch_s, rel=0.01)

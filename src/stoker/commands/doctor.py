@@ -124,7 +124,9 @@ def _follow(directory: Path) -> tuple[Observation, Attribution, Diagnosis]:
     seen = read(directory)
     track = seen.tracks[0]
     named = attribute(track)
-    said = summarise(seen, track, named, forecast(named, track.epochs_planned, stolen_share(seen.meters)))
+    said = summarise(
+        seen, track, named, forecast(named, track.epochs_planned, stolen_share(seen.meters), track.steps_planned)
+    )
     said = dataclasses.replace(said, epoch_parts=_parts(named), probes=track.probes)
     said = within_reach(judge(seen, track, named, said))
     if said.steps < _needed(_asked(directory)):
@@ -156,8 +158,8 @@ def _parts(named: Attribution) -> dict[str, float] | None:
     parts = epoch_parts(named)
     if parts is None:
         return None
-    fields = {name.removesuffix("_s"): value for name, value in dataclasses.asdict(parts).items()}
-    return {name: float(value) for name, value in fields.items() if name != "steady_steps"}
+    fields = dataclasses.asdict(parts)
+    return {name.removesuffix("_s"): value for name, value in fields.items() if name.endswith("_s")}
 
 
 def _state(interrupted: bool, problem: StokerError | None) -> str:

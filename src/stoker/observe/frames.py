@@ -31,7 +31,7 @@ class Frames:
     def stepping(self, frame: FrameType | None) -> None:
         """An optimizer steps here: in each of the user's functions on the stack, what stands below comes after."""
         while frame is not None:
-            if self._is_users(frame.f_code):
+            if self.is_users(frame.f_code):
                 self._steps[frame.f_code] = max(frame.f_lineno, self._steps.get(frame.f_code, 0))
             frame = frame.f_back
 
@@ -47,7 +47,7 @@ class Frames:
         """The number of the place where this stack stands: the user's innermost line and the leaf below it."""
         leaf = frame.f_code
         found: FrameType | None = frame
-        while found is not None and not self._is_users(found.f_code):
+        while found is not None and not self.is_users(found.f_code):
             found = found.f_back
         found = found or self._not_ours(frame)
         after_step = bool(self._steps) and self._is_after_step(found)
@@ -69,7 +69,8 @@ class Frames:
         """Start numbering again: a forked child writes its own notes."""
         self._numbers.clear()
 
-    def _is_users(self, code: CodeType) -> bool:
+    def is_users(self, code: CodeType) -> bool:
+        """True if it is neither a library's nor Stoker's."""
         ours = self._ours.get(code)
         if ours is None:
             name = code.co_filename
@@ -100,6 +101,6 @@ def _module_of(path: str) -> str:
 
 def users_frame(frame: FrameType | None, frames: Frames) -> FrameType | None:
     """The innermost frame of the user's own code, from this frame outwards."""
-    while frame is not None and not frames._is_users(frame.f_code):  # noqa: SLF001
+    while frame is not None and not frames.is_users(frame.f_code):
         frame = frame.f_back
     return frame

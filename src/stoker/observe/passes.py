@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import math
 import multiprocessing.util
 import sys
 import weakref
@@ -32,13 +33,13 @@ class Loaders:
         self._alike: dict[tuple[Any, ...], list[int]] = {}
         self._passes: dict[int, weakref.ref[Any]] = {}
         self._datasets: dict[int, Callable[[], Any]] = {}
-        self._frames = Frames(lambda *_, **__: None)
+        self.frames = Frames(lambda *_, **__: None)
 
     def number(self, loader: Any, grad: bool) -> int:
         """The loader's number; facts about it are noted when it is new."""
         number = self._numbers.get(loader)
         if number is None:
-            frame = users_frame(sys._getframe(1), self._frames)  # noqa: SLF001
+            frame = users_frame(sys._getframe(1), self.frames)  # noqa: SLF001
             facts = _facts(loader, frame)
             key = (grad, *facts.values())
             alike = [one for one in self._alike.get(key, ()) if not self._goes_on(one) and self._may_be(one, loader)]
@@ -100,12 +101,20 @@ class Passes:
         if pace.probes is not None:
             recorder.attempt(pace.probes.interrupted)
         pace.begin(epoch)
-        if not pace.epochs_noted and (found := recorder.attempt(planned, caller)) is not None:
-            pace.epochs_noted = True
-            recorder.note("epochs", epochs=found[0], name=found[1])
+        if grad and not pace.epochs_noted:
+            self._note_planned(epoch, caller)
         recorder.iterating = number
         loader.__dict__[STATE] = epoch
         return epoch
+
+    def _note_planned(self, epoch: Epoch, caller: FrameType) -> None:
+        found = self._recorder.attempt(planned, caller, self._known.frames.is_users)
+        if found is None or (found.is_steps and not epoch.length):
+            return
+        self._pace.epochs_noted = True
+        epochs = math.ceil(found.count / epoch.length) if found.is_steps and epoch.length else found.count
+        steps = found.count if found.is_steps else None
+        self._recorder.note("epochs", epochs=epochs, steps=steps, name=found.name)
 
     def made(self, loader: Any, iterator: Any) -> Any:
         """Something to iterate over was made: torch's own iterator, or one that a subclass has put around it."""

@@ -119,7 +119,7 @@ class Inspector:
         self._picks[key] += name in PICKS
 
     def _users(self, frame: FrameType | None) -> FrameType | None:
-        while frame is not None and not self._frames._is_users(frame.f_code):  # noqa: SLF001
+        while frame is not None and not self._frames.is_users(frame.f_code):
             if frame.f_code.co_name == "backward" and "torch" in frame.f_code.co_filename:
                 return None  # the backward pass repeats what the forward pass did
             frame = frame.f_back

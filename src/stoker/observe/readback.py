@@ -208,6 +208,7 @@ class Process:
         seen = [i for i, line in enumerate(sample_lines) if line < len(lines)]
         device = self.facts("device") or {}
         closing = self.facts("closing") or {}
+        planned = self.facts("epochs") or {}
         work = self._numbers("device")
         whole = len(work) - len(work) % 3
         return Track(
@@ -226,7 +227,8 @@ class Process:
             device=device.get("name"),
             device_busy_ns=device.get("busy_ns"),
             device_peak_bytes=device.get("peak_bytes"),
-            epochs_planned=(self.facts("epochs") or {}).get("epochs"),
+            epochs_planned=planned.get("epochs"),
+            steps_planned=planned.get("steps"),
             module_calls=closing.get("module_calls", 0),
             own_ns=closing.get("own_ns"),
             event_ns=closing.get("event_ns"),

@@ -5,7 +5,6 @@ Pure and seeded: the same records give the same forecast, with an interval from 
 
 import math
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -34,6 +33,7 @@ class Parts:
     checkpoint_s: float
     between_s: float
     steady_steps: int
+    steps: int
 
     @property
     def total_s(self) -> float:
@@ -41,8 +41,10 @@ class Parts:
         return self.first_batch_s + self.head_s + self.steady_s + self.validation_s + self.checkpoint_s + self.between_s
 
 
-def forecast(seen: Attribution, epochs: int | None, stolen_share: float | None = None) -> Prediction | None:
-    """The full epoch with a 95 % interval, and the run if the number of its epochs is known.
+def forecast(
+    seen: Attribution, epochs: float | None, stolen_share: float | None = None, steps: int | None = None
+) -> Prediction | None:
+    """The full epoch with a 95 % interval, and the run if the number of its epochs, or of its steps, is known.
 
     What a virtual machine's host takes changes from minute to minute: it may take nothing, or as much again.
     """
@@ -52,6 +54,7 @@ def forecast(seen: Attribution, epochs: int | None, stolen_share: float | None =
         return None
     low_s, high_s = _interval([seen.steps[i].seconds for i in seen.steady.steps])
     rest_s = parts.total_s - parts.steady_s
+    epochs = steps / parts.steps if steps and parts.steps else epochs
     run_s = None if epochs is None else _run_s(seen, parts, epochs)
     differ = RUNS_DIFFER + (stolen_share or 0.0)
     low = min(rest_s + low_s * parts.steady_steps, parts.total_s * max(1 - differ, 0.0))
@@ -77,6 +80,7 @@ def epoch_parts(seen: Attribution) -> Parts | None:
         checkpoint_s=_checkpoint_s(seen, train, length),
         between_s=_mean(seen.between_s) if seen.between_s else _mean([one.retire_s for one in train]),
         steady_steps=steady_steps,
+        steps=length,
     )
 
 
@@ -171,19 +175,26 @@ def _checkpoint_s(seen: Attribution, train: Sequence[Pass], length: int) -> floa
     return (total_s - inside_s) / _cycles(train) + inside_s * length / max(len(seen.steps), 1)
 
 
-def _run_s(seen: Attribution, parts: Parts, epochs: int) -> float:
+def _run_s(seen: Attribution, parts: Parts, epochs: float) -> float:
     """Start-up once, the first epoch's own first batch, what warm-up takes longer, then alike epochs, then the end."""
     end_s = next(phase.seconds for phase in seen.phases if phase.name == "shutdown")
     retired_s = math.fsum(one.retire_s for one in seen.passes)
     first = next((one.first_batch_s for one in seen.passes if one.is_train), parts.first_batch_s)
-    once_s = seen.startup_s + first - parts.first_batch_s + _warmup_s(seen, epochs) + max(end_s - retired_s, 0.0)
+    once_s = (
+        seen.startup_s
+        + first
+        - parts.first_batch_s
+        + _warmup_s(seen, parts.steps, epochs)
+        + max(end_s - retired_s, 0.0)
+    )
     return once_s + epochs * parts.total_s
 
 
-def _warmup_s(seen: Attribution, epochs: int) -> float:
+def _warmup_s(seen: Attribution, length: int, epochs: float) -> float:
     """What warm-up adds to so many typical epochs: it comes once in a run.
 
-    Where no epoch after it was seen, it is part of the typical one, and has to be taken out of all but one.
+    Where no epoch after it was seen, it is part of the typical one, and has to be taken out of all but one. Batches of
+    a first epoch that is all warm-up and that experiments took aside would have taken as long as its others.
     """
     assert seen.steady is not None
     warm = seen.steps[: seen.steady.warmup_steps]
@@ -191,9 +202,18 @@ def _warmup_s(seen: Attribution, epochs: int) -> float:
         longer_s = math.fsum(step.seconds - seen.steady.mean_step_s for step in warm)
         return -(epochs - 1) * max(longer_s, 0.0)
     head_s, head = _head(seen)
-    own: dict[int, int] = Counter(step.epoch for step in warm)
-    typical = [head_s * min(n / max(head, 1), 1.0) + max(n - head, 0) * seen.steady.mean_step_s for n in own.values()]
-    return math.fsum(step.seconds for step in warm) - math.fsum(typical)
+    own: dict[int, list[float]] = {}
+    for step in warm:
+        own.setdefault(step.epoch, []).append(step.seconds)
+    first = train_passes(seen)[0]
+    is_all_warm = first.is_whole and seen.steps[len(warm)].epoch != seen.steps[0].epoch
+    longer_s = 0.0
+    for epoch, seconds in own.items():
+        count = len(seconds)
+        typical_s = head_s * min(count / max(head, 1), 1.0) + max(count - head, 0) * seen.steady.mean_step_s
+        share = count / length if is_all_warm and epoch == seen.steps[0].epoch else 1.0
+        longer_s += (math.fsum(seconds) - typical_s) / min(share, 1.0)
+    return longer_s
 
 
 # ---- interval --------------------------------------------------------------------------------------------
