@@ -1,4 +1,4 @@
-"""What the doctor costs: the same loop bare, under `stoker doctor --whole`, and under torch.profiler, in turns.
+"""What the doctor costs: the same loop bare, under `stoker doctor --whole`, torch.profiler and TraceML, in turns.
 
     python benchmarks/doctor.py overhead [--blocks N] [--rounds N]
 
@@ -7,20 +7,25 @@ So whatever is put in place is as it is after minutes, everything that belongs t
 doctor beside it), and turns are short against the drift of the machine. Turns are added up to blocks of as many steps
 as hooks doze and wake in. A second bare loop says what is noise. Each round starts new processes, because where the
 memory of one happens to lie makes it faster or slower: by tens of microseconds a step, so that two bare loops differ
-by as much as the doctor costs. What it adds is therefore measured inside one process too (`toggled.py`).
+by as much as the doctor costs. What it adds is therefore measured inside one process too (`toggled.py`). TraceML gets
+the lines that it needs, and is left out where it is not installed (`traced.py`).
 """
 
 import contextlib
+import importlib
 import os
 import random
+import select
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import toggled
 from fast_loop import Loop, Shape, cycle
@@ -28,6 +33,7 @@ from fast_loop import Loop, Shape, cycle
 TURN_S, SETTLE_STEPS = 0.03, 3000
 """How long a turn is, and how many steps are thrown away first: hooks do not doze at once."""
 FEWEST_TURNS = 4
+PROFILER, TRACEML = "torch.profiler", "TraceML"
 _PROFILED_TURNS = 2
 """Turns of torch.profiler in a block: it takes long to end each of them."""
 
@@ -35,27 +41,40 @@ _PROFILED_TURNS = 2
 # ---- one of the processes --------------------------------------------------------------------------------
 
 
-def serve(shape: Shape, count: int, *, profiled: bool) -> None:
+def serve(shape: Shape, count: int, answers: str, peer: str) -> None:
     """A plain loop; says what each block of steps took, and waits for a word before the next."""
     from torch.profiler import ProfilerActivity, profile
 
     loop = Loop(shape)
+    train = traced(loop) if peer == TRACEML else loop.train
     steps, began = 0, (0.0, 0.0, 0.0)
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, open(answers, "w") as out:  # noqa: PTH123  a pipe with a name
         for x, y in loop.batches:
             if steps % count == 0:
                 now = _times()
                 if steps:
-                    sys.stdout.write(" ".join(str(b - a) for a, b in zip(began, now, strict=True)) + "\n")
-                    sys.stdout.flush()
+                    out.write(" ".join(str(b - a) for a, b in zip(began, now, strict=True)) + "\n")
+                    out.flush()
                     stack.close()
                 if not sys.stdin.readline().strip():
                     return
-                if profiled:
+                if peer == PROFILER:
                     stack.enter_context(profile(activities=[ProfilerActivity.CPU]))
                 began = _times()
             steps += 1
+            train(x, y)
+
+
+def traced(loop: Loop) -> Callable[[Any, Any], None]:
+    """A step with TraceML's own line around it."""
+    traceml = importlib.import_module("traceml_ai")
+    traceml.init(mode="auto")
+
+    def train(x: Any, y: Any) -> None:
+        with traceml.trace_step(loop.model):
             loop.train(x, y)
+
+    return train
 
 
 def _times() -> tuple[float, float, float]:
@@ -82,30 +101,36 @@ def mean(parts: list[Spent]) -> Spent:
 class Runner:
     """A process that makes some steps in its turn."""
 
-    def __init__(self, shape: Shape, count: int, work: str, *before: str, profiled: bool = False) -> None:
-        said = [str(value) for value in (shape.name, shape.width, shape.depth, shape.batch, count, int(profiled))]
+    def __init__(self, shape: Shape, count: int, work: str, before: Sequence[str] = (), peer: str = "") -> None:
+        place = tempfile.mkdtemp(dir=work)
+        answers = f"{place}/answers"
+        said = [str(value) for value in (shape.name, shape.width, shape.depth, shape.batch, count, answers, peer)]
+        path = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} if peer == TRACEML else {}
+        os.mkfifo(answers)
+        self._answers = os.fdopen(os.open(answers, os.O_RDWR))  # a launcher keeps what a script prints to itself
         self._count = count
         self._log = Path(tempfile.mkstemp(dir=work)[1]).open("w+")  # noqa: SIM115  open as long as the process is
         self._process = subprocess.Popen(
-            [*before, sys.executable, __file__, *said],
-            cwd=tempfile.mkdtemp(dir=work),
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            [*(before or (sys.executable,)), __file__, *(["--args"] if peer == TRACEML else []), *said],
+            cwd=place,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **path},
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=self._log,
             stderr=self._log,
             text=True,
         )
 
     def turn(self) -> Spent:
         """What each of its steps took."""
-        pipe: IO[str] = self._process.stdin  # type: ignore[assignment]
-        pipe.write("go\n")
-        pipe.flush()
-        line = self._process.stdout.readline()  # type: ignore[union-attr]
-        if not line:
-            self._log.seek(0)
-            raise SystemExit(f"a process of the benchmark ended: {self._log.read()[-2000:]}")
-        return Spent(*(float(word) / self._count for word in line.split()))
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write("go\n")
+            self._process.stdin.flush()
+        while not select.select([self._answers], [], [], 1.0)[0]:
+            if self._process.poll() is not None:
+                self._log.seek(0)
+                raise SystemExit(f"a process of the benchmark ended: {self._log.read()[-2000:]}")
+        return Spent(*(float(word) / self._count for word in self._answers.readline().split()))
 
     def close(self) -> None:
         """Let it end."""
@@ -117,6 +142,7 @@ class Runner:
             self._process.kill()
             self._process.wait()
         self._log.close()
+        self._answers.close()
 
 
 Times = dict[str, list[Spent]]
@@ -144,8 +170,10 @@ def measure(shape: Shape, blocks: int, rounds: int) -> dict[str, Any]:
         "second_bare_us": statistics.median(_added(found, "again")),
         "stoker_cpu_ratio": _ratio(found, "doctor", "thread"),
         "stoker_wall_ratio": _ratio(found, "doctor", "wall"),
-        "profiler_cpu_ratio": _ratio(found, "profiler", "thread"),
-        "profiler_wall_ratio": _ratio(found, "profiler", "wall"),
+        "profiler_cpu_ratio": _ratio(found, PROFILER, "thread"),
+        "profiler_wall_ratio": _ratio(found, PROFILER, "wall"),
+        "traceml_cpu_ratio": _ratio(found, TRACEML, "thread") if TRACEML in found else None,
+        "traceml_wall_ratio": _ratio(found, TRACEML, "wall") if TRACEML in found else None,
     }
 
 
@@ -160,28 +188,32 @@ def _ratio(times: Times, name: str, kind: str) -> float:
 
 
 def _round(shape: Shape, blocks: int, draw: random.Random) -> Times:
-    doctor = (sys.executable, "-m", "stoker", "doctor", "--whole", "--no-html", "--")
+    doctor = (sys.executable, "-m", "stoker", "doctor", "--whole", "--no-html", "--", sys.executable)
+    traceml = shutil.which("traceml")
     with tempfile.TemporaryDirectory() as work, contextlib.ExitStack() as stack:
 
-        def start(count: int, *before: str, profiled: bool = False) -> Runner:
-            return stack.enter_context(contextlib.closing(Runner(shape, count, work, *before, profiled=profiled)))
+        def start(count: int, before: Sequence[str] = (), peer: str = "") -> Runner:
+            return stack.enter_context(contextlib.closing(Runner(shape, count, work, before, peer)))
 
         first = start(50)
         first.turn()
         step_s = first.turn().wall
         count = max(4, round(TURN_S / step_s))
         turns = max(FEWEST_TURNS, round(cycle(step_s * 1e9) / count))
-        runners = {"plain": start(count), "again": start(count), "doctor": start(count, *doctor)}
-        runners["profiler"] = start(count, profiled=True)
+        runners = {"plain": start(count), "again": start(count), "doctor": start(count, doctor)}
+        runners[PROFILER] = start(count, peer=PROFILER)
+        if traceml is not None:
+            launch = (traceml, "run", "--mode", "summary", "--logs-dir", f"{work}/traceml", "--run-name", "x")
+            runners[TRACEML] = start(count, launch, TRACEML)
         for name, runner in runners.items():
-            for _ in range(0 if name == "profiler" else min(SETTLE_STEPS // count, 100)):
+            for _ in range(0 if name == PROFILER else min(SETTLE_STEPS // count, 100)):
                 runner.turn()
         times: Times = {name: [] for name in runners}
         for _ in range(blocks):
             spent: Times = {name: [] for name in runners}
             for turn in range(turns):
                 for name in draw.sample(list(runners), len(runners)):
-                    if name != "profiler" or turn < _PROFILED_TURNS:
+                    if name != PROFILER or turn < _PROFILED_TURNS:
                         spent[name].append(runners[name].turn())
             for name, parts in spent.items():
                 times[name].append(mean(parts))
@@ -189,6 +221,6 @@ def _round(shape: Shape, blocks: int, draw: random.Random) -> Times:
 
 
 if __name__ == "__main__":
-    NAME, *NUMBERS, PROFILED = sys.argv[1:]
+    NAME, *NUMBERS, ANSWERS, PEER = sys.argv[1:]
     WIDTH, DEPTH, BATCH, COUNT = map(int, NUMBERS)
-    serve(Shape(NAME, WIDTH, DEPTH, BATCH), COUNT, profiled=PROFILED == "1")
+    serve(Shape(NAME, WIDTH, DEPTH, BATCH), COUNT, ANSWERS, PEER)
