@@ -58,8 +58,24 @@ def test_what_the_user_types_is_read_as_the_file_would(tmp_path: Path) -> None:
     assert opened.parse_value("train.lr", "1") == 1.0
     assert opened.parse_value("train.precision", "16") == "16"
     assert opened.parse_value("train.compile", "true") is True
-    with pytest.raises(UsageError, match=r"train\.batch_size is many; it is 32 in .*, so a number is expected"):
-        opened.parse_value("train.batch_size", "many")
+    for key, typed, says in [
+        ("train.batch_size", "many", "many; it is 32 in .*, so a number is expected"),
+        ("train.batch_size", "true", "true; it is 32 in .*, so a number is expected"),
+        ("train.lr", "nan", "nan; it is 0.1 in .*, so a number is expected"),
+        ("train.compile", "3", "3; it is False in .*, so true or false is expected"),
+    ]:
+        with pytest.raises(UsageError, match=f"{key} is {says}"):
+            opened.parse_value(key, typed)
+
+
+@pytest.mark.parametrize("name", ["a.yaml", "a.json", "a.toml"])
+@pytest.mark.parametrize("typed", ["1e-5", "0.00001", "1.0e-5", "1e22"])
+def test_a_very_small_or_large_number_stays_a_number(tmp_path: Path, name: str, typed: str) -> None:
+    text = {"a.yaml": "lr: 1.0e-3\n", "a.json": '{"lr": 1e-3}', "a.toml": "lr = 1e-3\n"}[name]
+    opened = config(tmp_path, text, name)
+    value = opened.parse_value("lr", typed)
+    assert value == float(typed)
+    assert config(tmp_path, opened.changed({"lr": value}), f"changed-{name}").values == {"lr": value}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ until the file as a whole reads as it did, but for that one key.
 
 import copy
 import json
+import math
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -47,9 +48,13 @@ class ConfigFile:
             value = self._read_piece(text)
         except ValueError:
             value = text
+        is_flag = isinstance(before, bool)
+        if isinstance(before, (int, float)) and not is_flag and isinstance(value, str):
+            value = _number(value)
         if isinstance(before, float) and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
-        if isinstance(before, (bool, int, float)) and isinstance(value, str):
+        is_other = isinstance(value, str) or (value is not None and isinstance(value, bool) != is_flag)
+        if isinstance(before, (bool, int, float)) and is_other:
             kind = {bool: "true or false", int: "a number", float: "a number"}[type(before)]
             raise UsageError(f"{key} is {text}; it is {before} in {self.path}, so {kind} is expected")
         if not isinstance(value, (bool, int, float, str, type(None))):
@@ -100,7 +105,19 @@ def _spellings(piece: str, value: Value) -> Iterator[str]:
     """How the value may be written: plainly where the old one was, else as JSON writes it, which all three read."""
     if isinstance(value, str) and piece[0] not in "\"'":
         yield value
-    yield json.dumps(value)
+    plain = json.dumps(value)
+    yield plain
+    if isinstance(value, float) and "." not in plain:
+        yield plain.replace("e", ".0e")  # YAML wants the dot
+
+
+def _number(text: str) -> Value:
+    """A number that YAML takes for a text, such as 1e-5."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number if math.isfinite(number) else text
 
 
 def _parser(path: Path) -> Callable[[str], Any]:
