@@ -107,6 +107,18 @@ def test_a_run_that_fails_is_told_with_its_last_words_which_mean_nothing_elsewhe
     assert sample.outcome.reason == "it ended with exit code 1 (`ValueError: no  data   /red    <b>here</b>`)"
 
 
+def test_a_knob_that_nothing_of_the_script_takes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = SCRIPT.replace("DataLoader(Data(), batch_size=4, shuffle=True)", "by_hand(Data())").replace(
+        "model =", "def by_hand(data):\n    for i in range(100):\n"
+        "        yield torch.stack([data[j][0] for j in range(4)]), torch.zeros(4, dtype=int)\n\nmodel =",
+    )  # fmt: skip
+    monkeypatch.setattr(sys.modules[__name__], "SCRIPT", words)
+    sample = run(tmp_path, monkeypatch, "a", num_workers=2, threads=1)
+    assert sample.steps >= TRIAL_STEPS
+    assert set(sample.before) == {"threads"}
+    assert sample.refused == ("num_workers was set nowhere: the script made no loader that takes it",)
+
+
 def test_steps_that_are_only_queued_take_what_the_device_takes_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

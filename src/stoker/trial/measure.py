@@ -11,6 +11,7 @@ import psutil
 
 from stoker.attribute import attribute
 from stoker.errors import UsageError
+from stoker.knobs import find
 from stoker.observe.launch import prepare
 from stoker.observe.meters import Meters
 from stoker.observe.options import Options
@@ -131,7 +132,7 @@ def measure(
             )
         finally:
             restore(place)
-    return _sample(place, outcome)
+    return _sample(place, outcome, ready.attached)
 
 
 def examine(
@@ -197,7 +198,7 @@ class _Metering:
             self._then(usage)
 
 
-def _sample(place: Path, outcome: Outcome) -> Sample:
+def _sample(place: Path, outcome: Outcome, attached: Mapping[str, Value]) -> Sample:
     seen = read(place)
     track = seen.tracks[0]
     named = attribute(track)
@@ -210,6 +211,8 @@ def _sample(place: Path, outcome: Outcome) -> Sample:
     parts = epoch_parts(named)
     pipeline = _pipeline(seen, named, outcome.host_peak_bytes)
     is_enough = finished and len(named.steps) >= FEWEST_STEPS
+    if is_enough and not refused:
+        refused = tuple(_unmet(name) for name in attached if name not in before)
     found = step_times(seen, named, pipeline.device_s if pipeline else 0.0) if is_enough else StepTimes(None)
     return Sample(
         outcome=outcome,
@@ -232,6 +235,11 @@ def _sample(place: Path, outcome: Outcome) -> Sample:
         first_step_s=found.first_s,
         is_later=found.later_s is not None,
     )
+
+
+def _unmet(name: str) -> str:
+    """Why a knob was neither set nor refused."""
+    return f"{name} was set nowhere: the script made no {find(name).scope} that takes it"
 
 
 def _wait_share(named: Attribution) -> float | None:
