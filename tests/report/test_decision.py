@@ -35,16 +35,25 @@ def test_a_caution_stands_in_the_terminal_and_in_the_record() -> None:
     assert "aution" not in decision.markdown(made)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\f\n"])
 @pytest.mark.parametrize("where", ["exp.yaml", "conf/exp.yaml", "{}/exp.yaml", "../{}/exp.yaml"])
-def test_a_patch_can_be_applied_wherever_the_file_lies(tmp_path: Path, where: str) -> None:
+def test_a_patch_can_be_applied_wherever_the_file_lies(tmp_path: Path, where: str, end: str) -> None:
     here = tmp_path / "here"
     path = Path(where.format(tmp_path) if where.startswith("{}") else where.format("elsewhere"))
     (here / path).parent.mkdir(parents=True, exist_ok=True)
     here.mkdir(exist_ok=True)
-    (here / path).write_text("workers: 0\nsize: 3\n")
-    (here / "config.patch").write_text(decision.patch(path, "workers: 0\nsize: 3\n", "workers: 4\nsize: 3\n"))
+    before, after = (f"workers: {count}{end}size: 3{end}" for count in (0, 4))
+    (here / path).write_bytes(before.encode())
+    (here / "config.patch").write_text(decision.patch(path, before, after))
     subprocess.run(["patch", str(path), "config.patch"], cwd=here, check=True, capture_output=True)
-    assert (here / path).read_text() == "workers: 4\nsize: 3\n"
+    assert (here / path).read_bytes().decode() == after
+
+
+def test_a_patch_of_a_name_with_spaces_is_found_by_patch_itself(tmp_path: Path) -> None:
+    (tmp_path / "my exp.yaml").write_text("workers: 0\n")
+    text = decision.patch(Path("my exp.yaml"), "workers: 0\n", "workers: 4\n")
+    subprocess.run(["patch", "-p1"], cwd=tmp_path, input=text, check=True, capture_output=True, text=True)
+    assert (tmp_path / "my exp.yaml").read_text() == "workers: 4\n"
 
 
 def test_what_is_kept_is_toml_whatever_its_letters() -> None:

@@ -104,6 +104,18 @@ def test_a_value_shared_by_an_alias_is_refused(tmp_path: Path) -> None:
         opened.changed({"a": 6})
 
 
+@pytest.mark.parametrize("name", ["a.yaml", "a.json", "a.toml"])
+def test_a_file_of_windows_keeps_the_ends_of_its_lines(tmp_path: Path, name: str) -> None:
+    text = {
+        "a.yaml": "# c\r\na: 5\r\nb: x y\r\n",
+        "a.json": '{\r\n"a": 5,\r\n"b": "x y"}',
+        "a.toml": 'a = 5\r\nb = "x y"\r\n',
+    }[name]
+    (tmp_path / name).write_bytes(text.encode())
+    changed = ConfigFile(tmp_path / name).changed({"a": 6, "b": "z z"})
+    assert changed == text.replace("5", "6").replace("x y", "z z")
+
+
 scalars = st.one_of(st.integers(0, 9), st.booleans(), st.sampled_from(["a", "b c", "1", "true", "x: y", "#z", ""]))
 names = st.sampled_from(["a", "b", "c"])
 tables = st.dictionaries(names, st.one_of(scalars, st.dictionaries(names, scalars, min_size=1)), min_size=1)

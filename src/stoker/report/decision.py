@@ -1,6 +1,7 @@
 """A tuning for people: the decision record as Markdown, the kept knobs as TOML, a patch, a table for the terminal."""
 
 import difflib
+import io
 import json
 import shlex
 from collections.abc import Iterator, Mapping
@@ -39,8 +40,9 @@ def _settings(values: Mapping[str, Value]) -> list[str]:
 def patch(path: Path, before: str, after: str) -> str:
     """The change of a file, as `patch` and `git apply` read it; both refuse names that lead elsewhere."""
     name = path if not path.is_absolute() and ".." not in path.parts else Path(path.name)
+    end = "\t" if " " in str(name) else ""  # without it `patch` reads up to the first space
     lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
+        list(io.StringIO(before)), list(io.StringIO(after)), f"a/{name}{end}", f"b/{name}{end}"
     )
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 

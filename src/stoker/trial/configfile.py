@@ -29,7 +29,7 @@ class ConfigFile:
         self.path = path
         self._parse = _parser(path)
         try:
-            self.text = path.read_text()
+            self.text = path.read_bytes().decode()  # with the ends of lines that it has
             self._table = self._parse(self.text)
         except OSError as error:
             raise UsageError(
