@@ -217,6 +217,37 @@ def test_the_record_rests_on_all_runs_of_the_reference_and_a_gain_survives_an_in
     assert tuning.trials[0].before == 0
 
 
+def test_an_epoch_of_less_than_a_second_is_not_told_as_none(tmp_path: Path) -> None:
+    contest = Made(tmp_path, lambda knobs: 2e-5 if knobs else 4e-5, budget_s=1e4)
+    one = investigation(contest, asked=({"num_workers": 2},), only=True, goal_s=0.3)
+    tuning = build(one.run(), contest, one.request, Files("", "", None), 0.0, interrupted=False)
+    assert tuning.goal is not None
+    assert tuning.goal.why.startswith("an epoch takes 2")
+    assert tuning.goal.why.endswith(" ms with what was kept; the goal is 300 ms")
+    assert not any(" 0 s" in other.brings for other in tuning.alternatives)
+
+
+@pytest.mark.parametrize("keep_results", [False, True])
+def test_workers_that_each_bring_all_of_a_stream_are_no_plain_gain(tmp_path: Path, keep_results: bool) -> None:
+    class Streaming(Made):
+        def _measure(self, wanted: Mapping[str, Value], knobs: Mapping[str, Value]) -> Entry:
+            entry = super()._measure(wanted, knobs)
+            assert entry.sample is not None
+            assert entry.sample.loader is not None
+            facts = replace(entry.sample.loader, stream=True)
+            return replace(entry, sample=replace(entry.sample, loader=facts, losses=(1.0, 0.9, 0.95)))
+
+    contest = Streaming(tmp_path, shared, budget_s=1e4)
+    one = investigation(contest, asked=({"num_workers": 1}, {"num_workers": 2}), only=True, keep_results=keep_results)
+    found = one.run()
+    tuning = build(found, contest, one.request, Files("", "", None), 0.0, interrupted=False)
+    assert [trial.changes_results for trial in tuning.trials[:2]] == [False, True]
+    assert [trial.loss is not None for trial in tuning.trials[:2]] == [False, True]
+    assert tuning.context is not None
+    assert "each brings all of it" in (tuning.context.caution or "")
+    assert dict(tuning.final.knobs) == ({} if keep_results else {"num_workers": 2})
+
+
 def test_a_key_of_a_config_file_is_simulated_and_refused_like_the_knob_that_it_is(tmp_path: Path) -> None:
     contest = Made(tmp_path, shared, budget_s=1e4)
     found = investigation(contest, asked=({"train.num_workers": 2**40},), only=True).run()

@@ -31,6 +31,9 @@ LINE = 2
 HEADROOM = 0.9
 """The share of its limit that another batch size may be predicted to fill: later batches can be larger."""
 
+SEVERAL = 2
+"""Workers, from which on a stream may be read more than once."""
+
 OVER_LIMIT = ("ram", "shm", "device", "processes")
 """How a process ends that takes more than it may."""
 
@@ -77,6 +80,12 @@ class Candidate:
     def is_kept(self) -> bool:
         """True if it was proven to be faster."""
         return self.verdict[0] == "keep"
+
+    @property
+    def repeats(self) -> bool:
+        """True if each of several workers brings all of a stream, unless it takes its part by itself."""
+        before, after = (_streaming(samples) for samples in (self.references, self.samples))
+        return before < SEVERAL <= after
 
     @property
     def ratio(self) -> float:
@@ -337,6 +346,12 @@ class Contest:
             one.judgement = self._judge_now(one.rounds, self.against_itself(), last) or one.judgement
         elif last:
             one.failure = ("undecided", "the budget was spent before its first round")
+
+
+def _streaming(samples: Sequence[Sample]) -> int:
+    """Workers that read a stream."""
+    facts = samples[0].loader if samples else None
+    return facts.num_workers if facts is not None and facts.stream else 0
 
 
 def line_at(size: int, known: Mapping[int, float]) -> float:

@@ -60,7 +60,12 @@ class Found:
 
     @property
     def caution(self) -> str | None:
-        """Why rates that were measured here may not be those of a longer run."""
+        """Why rates that were measured here may not be those of a longer run, or of the same training."""
+        if any(one.repeats for one in self.done):
+            return (
+                "the data set is a stream, and of several workers each brings all of it, unless it takes a part by "
+                "itself (torch.utils.data.get_worker_info): an epoch may then hold every sample more than once"
+            )
         if self.first is None or not self.first.is_short:
             return None
         return (
@@ -265,9 +270,9 @@ class Investigation:
     def _check_losses(self, one: Candidate) -> None:
         """A knob that can change the results must leave the first losses as they were, or it is not kept."""
         command = self.contest.command
-        if not one.samples or not any(command.changes_results(name) for name in one.knobs):
+        if not one.samples or not (one.repeats or any(command.changes_results(name) for name in one.knobs)):
             return
-        other_batch = bool({"batch_size", "accumulation"} & plain(one.knobs).keys())
+        other_batch = one.repeats or bool({"batch_size", "accumulation"} & plain(one.knobs).keys())
         tolerance = LOSS_TOLERANCE_OTHER_BATCH if other_batch else LOSS_TOLERANCE
         check = compare_losses(
             [sample.losses for sample in one.references],
@@ -279,6 +284,11 @@ class Investigation:
         if check.verdict == "differs" and one.is_kept:
             how = "is no number" if check.difference is None else f"differs by {check.difference:.1%}"
             one.failure = ("revert", f"faster, but its loss {how} in the first {check.steps} steps")
+        if one.repeats and one.is_kept and self.request.keep_results:
+            one.failure = (
+                "revert",
+                "faster, but each worker may bring all of the stream, which changes what is trained",
+            )
 
     def _adopt(self, group: Sequence[Candidate]) -> None:
         """The best value of each knob that was kept; several knobs only together, if that is proven too."""

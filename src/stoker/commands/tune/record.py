@@ -22,6 +22,7 @@ from stoker.records.tuning import (
     Tuning,
     TuningContext,
 )
+from stoker.report import units
 from stoker.sizes import format_bytes
 from stoker.trial.command import Command
 from stoker.trial.contest import Candidate, Contest
@@ -81,7 +82,7 @@ def trial(found: Found, number: int, one: Candidate, command: Command) -> Trial:
         reason=reason,
         host_peak_bytes=max(host, default=None),
         device_peak_bytes=max(device, default=None),
-        changes_results=any(command.changes_results(name) for name in one.knobs),
+        changes_results=one.repeats or any(command.changes_results(name) for name in one.knobs),
         knobs=dict(one.knobs),
         base=dict(one.base),
         cause=one.cause,
@@ -223,12 +224,12 @@ def _goal(target_s: float | None, found: Found, final: Final, limits: PhysicalLi
     if epoch_s is None:
         return Goal(target_s, None, "the epoch's length is not known")
     kept = "with what was kept" if final.knobs else "as it is"
-    takes = f"an epoch takes {epoch_s:.0f} s {kept}; the goal is {target_s:.0f} s"
+    takes = f"an epoch takes {units.seconds(epoch_s)} {kept}; the goal is {units.seconds(target_s)}"
     if epoch_s <= target_s:
         return Goal(target_s, True, takes, reached=True)
     if limits is None or limits.compute_epoch_s is None:
         return Goal(target_s, None, f"{takes}; the model's ceiling was not measured", reached=False)
-    floor = f"with data for free the model alone takes {limits.compute_epoch_s:.0f} s"
+    floor = f"with data for free the model alone takes {units.seconds(limits.compute_epoch_s)}"
     if limits.compute_epoch_s > target_s:
         return Goal(target_s, False, f"{takes}; {floor}", reached=False)
     return Goal(target_s, True, f"{takes}; {floor}, so the ceilings allow it: {_todo(found)}", reached=False)
@@ -262,13 +263,13 @@ def _alternatives(found: Found, final: Final) -> Iterator[Alternative]:
         half = (epoch_s + _besides_s(said)) / 2
         yield Alternative(
             "train on half of the data",
-            f"an epoch in {half:.0f} s instead of {epoch_s:.0f} s",
+            f"an epoch in {units.seconds(half)} instead of {units.seconds(epoch_s)}",
             "what the other half would teach",
         )
         if said is not None and said.verdict == "compute-bound":
             yield Alternative(
                 f"{DEVICES} devices",
-                f"at best {epoch_s / DEVICES:.0f} s an epoch",
+                f"at best {units.seconds(epoch_s / DEVICES)} an epoch",
                 "another device, and a batch split or doubled",
             )
 
