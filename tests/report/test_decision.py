@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from report.tunings import tuning
+from stoker.records import Final
 from stoker.report import decision
 
 
@@ -33,6 +34,25 @@ def test_a_caution_stands_in_the_terminal_and_in_the_record() -> None:
     assert "caution: it ends after 6 steps" in out.getvalue()
     assert "Caution: it ends after 6 steps" in decision.markdown(short)
     assert "aution" not in decision.markdown(made)
+
+
+@pytest.mark.parametrize(
+    ("ended", "interrupted", "says"),
+    [
+        ("nothing that is left is predicted to bring 3 %", False, "nothing was worth a trial"),
+        ("the budget leaves no time to try num_workers=2", False, "nothing was tried"),
+        ("it was interrupted", True, "nothing was tried"),
+    ],
+)
+def test_what_there_was_no_time_for_is_not_said_to_be_worth_nothing(ended: str, interrupted: bool, says: str) -> None:
+    made = tuning()
+    assert made.context is not None
+    context = dataclasses.replace(made.context, ended=ended, interrupted=interrupted)
+    bare = dataclasses.replace(made, trials=(), final=Final({}, None, None, None), context=context)
+    text = decision.markdown(bare)
+    assert f"keep the configuration as it is; {says}" in text
+    assert f"## Attempts\n\n{says.capitalize()}." in text
+    assert ("Decided, 1970" in text) == (says == "nothing was worth a trial")
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\f\n"])

@@ -130,7 +130,7 @@ def _record(tuning: Tuning) -> Iterator[str]:
     yield from _physical(tuning)
     yield "## Attempts\n"
     if not tuning.trials:
-        yield "Nothing was worth a trial.\n"
+        yield f"{_untried(tuning)}.\n".capitalize()
     for number, trial in enumerate(tuning.trials, 1):
         yield from _attempt(number, trial)
     yield from _decision(tuning)
@@ -143,6 +143,8 @@ def _record(tuning: Tuning) -> Iterator[str]:
 def _state(tuning: Tuning) -> str:
     if tuning.context and tuning.context.interrupted:
         return "interrupted, not decided to its end"
+    if not tuning.trials and _is_cut(tuning.context):
+        return "undecided: there was no time to try anything"
     is_open = not tuning.final.knobs and _unsettled(tuning)
     return "undecided: nothing was proven, and what looked faster needs more rounds" if is_open else "decided"
 
@@ -341,12 +343,21 @@ def _next(tuning: Tuning) -> Iterator[str]:
 def _headline(tuning: Tuning) -> str:
     final = tuning.final
     if not final.knobs:
-        tried = "nothing tried was proven faster" if tuning.trials else "nothing was worth a trial"
+        tried = "nothing tried was proven faster" if tuning.trials else _untried(tuning)
         return f"keep the configuration as it is; {tried}"
     knobs = ", ".join(f"{name}={value}" for name, value in final.knobs.items())
     if final.ratio is None:
         return f"set {knobs}; the gain of all together was not measured"
     return f"set {knobs}: {final.ratio:.2f}× the rate (95 %: {final.ci_low:.2f} to {final.ci_high:.2f})"
+
+
+def _untried(tuning: Tuning) -> str:
+    """Why nothing was tried: that there was no time for it says nothing about what it would bring."""
+    return "nothing was tried" if _is_cut(tuning.context) else "nothing was worth a trial"
+
+
+def _is_cut(context: TuningContext | None) -> bool:
+    return context is not None and (context.interrupted or context.ended.startswith("the budget"))
 
 
 def _feasible(tuning: Tuning) -> str:

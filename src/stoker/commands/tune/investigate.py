@@ -175,7 +175,7 @@ class Investigation:
             self.found.ended = left or "nothing that is left is predicted to bring 3 %"
             return None
         if room < 2 * EARLY:
-            self.found.ended = f"the budget was spent before {_knobs(waiting[0].knobs)} could be tried"
+            self.found.ended = f"the budget leaves no time to try {_knobs(waiting[0].knobs)}"
             return None
         width = min(WIDEST, max(1, room // LOOKS[0] - 1))  # so many can be looked at as the rule says
         return [self._candidate(idea) for idea in waiting[:width]]
