@@ -221,6 +221,7 @@ def _wait_for(condition: Callable[[], bool], process: "subprocess.Popen[bytes]")
         (["--device-profile", "none", "train.py"], "no run is called none"),
         (["--device-profile", "none.json", "train.py"], "none.json is no device profile"),
         (["--resume"], "no interrupted tuning is there"),
+        (["--findings", "none", "train.py"], "no run is called none"),
         (["--max-ram", "much", "train.py"], "'much' is not a size"),
         (["absent.py"], "absent.py does not exist"),
         ([], "no command was given"),
@@ -308,12 +309,21 @@ def test_a_tuning_that_goes_on_cannot_be_gone_on_with_and_what_it_overwrote_come
     assert best.read_text() == "mine"
 
 
+def test_findings_that_cannot_be_read_are_said_before_anything_runs(tmp_path: Path) -> None:
+    row = Ledger(tmp_path / ".stoker").open_run(["python", "train.py"])
+    done = tune(tmp_path, "--findings", row.run, "train.py")
+    assert done.returncode == 2
+    assert "holds no run" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("state", "options", "says"),
     [
         ("done", [], "no interrupted tuning is there"),
         ("done", ["--budget", "1m"], "go on with a --budget of more than 600 s"),
         ("interrupted", ["--only"], "leave --only out"),
+        ("interrupted", ["--knob", "num_workers=2"], "leave --knob out"),
         ("interrupted", ["--steady", "3s", "--budget", "20m"], "leave --steady out"),
         ("failed", [], "no interrupted tuning is there"),  # it has measured nothing
     ],

@@ -155,8 +155,19 @@ def _requested(words: Sequence[str], given: dict[str, object]) -> "Request":
         cold=bool(given["cold"]),
         config=None if config is None else str(config),
         device_profile=_profile(given["device_profile"]),
-        findings=None if given["findings"] is None else str(Ledger().find(str(given["findings"])).resolve()),
+        findings=_findings(given["findings"]),
     )
+
+
+def _findings(name: object) -> str | None:
+    """Where the run is that the plan is made from; said now if it is none."""
+    if name is None:
+        return None
+    from stoker.observe.readback import about
+
+    place = Ledger().find(str(name)).resolve()
+    about(place)
+    return str(place)
 
 
 def _profile(name: object) -> str | None:
@@ -183,9 +194,9 @@ def _resumed(ledger: Ledger, name: str, words: Sequence[str], said: dict[str, ob
     row = rows[0]
     if words:
         raise UsageError(f"--resume goes on with the command of {row.run}; leave the command out")
-    other = sorted(set(said) - WITH_RESUME)
+    other = sorted(opts for name, opts in _options().items() if name in set(said) - WITH_RESUME)
     if other:
-        raise UsageError(f"--resume goes on as {row.run} was asked for; leave --{other[0].replace('_', '-')} out")
+        raise UsageError(f"--resume goes on as {row.run} was asked for; leave {other[0]} out")
     before = Request.read(row.directory)
     request = _changed(before, said)
     if row.state == "done" and request.budget_s <= before.budget_s:
@@ -194,6 +205,11 @@ def _resumed(ledger: Ledger, name: str, words: Sequence[str], said: dict[str, ob
             f"{before.budget_s:.0f} s"
         )
     return row, request
+
+
+def _options() -> dict[str, str]:
+    """How each option is written."""
+    return {str(one.name): one.opts[0] for one in tune.params}
 
 
 def _goes_on(row: Row) -> bool:
