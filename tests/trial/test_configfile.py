@@ -93,6 +93,13 @@ def test_a_file_that_cannot_be_read_is_said_in_one_line(tmp_path: Path, text: st
     assert "\n" not in str(caught.value)
 
 
+def test_a_tag_without_a_value_is_no_crash(tmp_path: Path) -> None:
+    for tag in ("int", "float", "timestamp"):
+        with pytest.raises(UsageError, match="cannot be read"):
+            config(tmp_path, f"a: !!{tag}")
+    assert config(tmp_path, "a: !!int 3\nb: !!float 1.5\n").changed({"b": 2.5}) == "a: !!int 3\nb: !!float 2.5\n"
+
+
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         ConfigFile(tmp_path / "none.yaml")

@@ -138,7 +138,7 @@ def _yaml(text: str) -> Any:
         raise MissingExtraError("PyYAML", "yaml") from None
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, IndexError, AttributeError) as error:  # the latter two: a tag without a value
         raise ValueError(str(error)) from error
 
 
