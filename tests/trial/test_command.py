@@ -30,6 +30,12 @@ def test_the_first_value_of_a_placeholder_is_the_reference() -> None:
     assert found.asked == ({"batch_size": 64}, {"num_workers": 0}, {"num_workers": 2})
 
 
+def test_the_reference_of_a_placeholder_stays_when_it_is_named_twice() -> None:
+    found = wishes(Command(["python", "--n={n}"]), ["n=1,2", "n=3,1"], keep_results=False)
+    assert found.start == {"n": 1}
+    assert found.asked == ({"n": 2}, {"n": 3})
+
+
 def test_a_placeholder_named_like_a_knob_has_its_legal_values() -> None:
     command = Command(["python", "train.py", "{num_workers}"])
     with pytest.raises(UsageError, match="num_workers is -1; expected 0 or more"):

@@ -76,9 +76,9 @@ def wishes(command: Command, texts: Sequence[str], *, keep_results: bool) -> Wis
             _check_search(command, name, found)
             search.append(name)
         parsed = [command.parse(name, value) for value in found]
-        if name in command.placeholders:
+        if name in command.placeholders and name not in start:
             start[name], *parsed = parsed
-        own = [{name: value} for value in parsed if value != command.before(name)]
+        own = [{name: value} for value in parsed if value != start.get(name, command.before(name))]
         if keep_results and command.changes_results(name) and (searches or own):
             raise UsageError(f"{name} can change what is trained; leave it or --keep-results out")
         asked += own
