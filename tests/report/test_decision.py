@@ -90,6 +90,14 @@ def test_another_batch_size_is_told_with_what_a_step_holds() -> None:
     assert "50 ms a step of 8 samples → 100 ms a step of 64" in told
 
 
+def test_a_trial_that_ended_before_it_was_measured_has_no_step_of_none() -> None:
+    made = tuning()
+    trial = dataclasses.replace(made.trials[2], reference_step_s=0.05, step_s=None, reference_batch=8, batch=None)
+    told = decision.markdown(dataclasses.replace(made, trials=(trial,)))
+    assert "- Before → after: 50 ms a step → not measured" in told
+    assert "The evidence is from 2 cores, 24.0 GiB of RAM, device sim, with this data and this command" in told
+
+
 def test_the_analysis_says_what_became_of_the_wait_for_data() -> None:
     made = tuning()
     trial = dataclasses.replace(made.trials[0], reference_wait_share=0.93, wait_share=0.41)

@@ -240,6 +240,8 @@ def _attempt(number: int, trial: Trial) -> Iterator[str]:
 
 def _took(trial: Trial) -> str:
     before, after = units.seconds(trial.reference_step_s), units.seconds(trial.step_s)
+    if trial.step_s is None:
+        return f"{before} a step → not measured"
     if trial.batch == trial.reference_batch:
         return f"{before} → {after} a step"
     return f"{before} a step of {trial.reference_batch} samples → {after} a step of {trial.batch}"
@@ -294,7 +296,7 @@ def _goal(tuning: Tuning) -> Iterator[str]:
 def _do_not(tuning: Tuning) -> Iterator[str]:
     rejected = [trial for trial in tuning.trials if trial.decision in ("revert", "unsafe")]
     context = tuning.context
-    where = f"on {_hardware(context)}, with this data and this command" if context else "with this data and command"
+    where = f"{_hardware(context)}, with this data and this command" if context else "this data and this command"
     yield "## Do not attempt\n"
     if not rejected:
         yield "Nothing that was tried was proven slower, or unsafe.\n"
