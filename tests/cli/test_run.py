@@ -50,6 +50,26 @@ def test_knobs_arrive_and_output_and_exit_code_are_the_scripts(tmp_path: Path) -
     assert sorted(p.name for p in tmp_path.iterdir()) == [".stoker", "train.py"]
 
 
+THREADS = """
+import torch
+from torch.utils.data import DataLoader
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2
+    def __getitem__(self, i):
+        return torch.get_num_threads()
+
+torch.set_num_threads(3)
+print(torch.get_num_threads(), [int(x) for x in DataLoader(Data(), num_workers=1)])
+"""
+
+
+def test_threads_hold_though_the_script_sets_its_own_and_workers_have_theirs(tmp_path: Path) -> None:
+    assert run(tmp_path, "--set", "threads=2", "train.py", script=THREADS).stdout == "2 [1, 1]\n"
+    assert run(tmp_path, "--set", "pin_memory=false", "train.py", script=THREADS).stdout == "3 [1, 1]\n"
+
+
 def test_a_knob_that_cannot_be_set_is_said_once_and_the_script_goes_on(tmp_path: Path) -> None:
     done = run(tmp_path, "--set", "prefetch_factor=3", "train.py")
     assert done.returncode == 7

@@ -1,5 +1,9 @@
 """Scopes process, model and optimizer: how the training computes."""
 
+import functools
+import inspect
+import os
+from _thread import get_ident
 from collections.abc import Callable
 from typing import Any
 
@@ -32,9 +36,22 @@ def _read_threads(_: Any) -> Value:
 def _put_threads(_: Any, value: int) -> Undo:
     import torch
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(value)
-    return lambda: torch.set_num_threads(before)
+    before, found = torch.get_num_threads(), torch.set_num_threads
+    put = inspect.unwrap(found)
+    mine = os.getpid(), get_ident()
+
+    @functools.wraps(put)
+    def hold(nthreads: int) -> None:
+        if (os.getpid(), get_ident()) != mine:  # workers and other threads have their own number
+            put(nthreads)
+
+    def undo() -> None:
+        torch.set_num_threads = found
+        put(before)
+
+    put(value)
+    torch.set_num_threads = hold  # the script may set its own later
+    return undo
 
 
 def _read_cudnn_benchmark(_: Any) -> Value:
