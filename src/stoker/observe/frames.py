@@ -74,8 +74,21 @@ class Frames:
         ours = self._ours.get(code)
         if ours is None:
             name = code.co_filename
-            ours = self._ours[code] = not (name.startswith(self._roots) or f"{os.sep}site-packages{os.sep}" in name)
+            library = name.startswith(self._roots) or f"{os.sep}site-packages{os.sep}" in name
+            ours = self._ours[code] = not (library or _is_generated(name))
         return ours
+
+
+def _is_generated(name: str) -> bool:
+    """True for code that a library has written while the script ran: nobody can change a line of it."""
+    if name == "<string>":  # dataclasses and namedtuples write such; so is called what stands after `python -c`
+        return "-c" not in sys.orig_argv
+    cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")  # set by torch too, once it compiles
+    return (
+        name.startswith("<eval_with_key>")
+        or f"{os.sep}torchinductor_" in name
+        or bool(cache and name.startswith(os.path.join(cache, "")))  # noqa: PTH118  pathlib is slow to import
+    )
 
 
 def _describe(number: int, frame: FrameType, leaf: CodeType) -> dict[str, Any]:
