@@ -91,6 +91,40 @@ def test_a_loop_that_fetches_by_hand_is_timed_and_inspected_and_gets_the_same_nu
     assert done.report["steps"] in (44, 45)  # of the optimizer that steps every second time
 
 
+ZIPPED = (
+    LIGHT
+    + """
+import time
+from torch.utils.data import DataLoader, Dataset
+class Slow(Dataset):
+    def __len__(self): return 400
+    def __getitem__(self, i):
+        time.sleep(0.01)
+        return torch.full((16,), float(i))
+model = torch.nn.Linear(16, 16)
+optimizer = torch.optim.SGD(model.parameters(), 1e-6)
+quick = DataLoader(torch.randn(400, 16), batch_size=4)
+for _ in range(2):
+    for x, y in zip(quick, DataLoader(Slow(), batch_size=4, num_workers=1)):
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+"""
+)
+
+
+def test_waiting_for_the_other_of_two_loaders_is_not_computing(tmp_path: Path) -> None:
+    (tmp_path / "zipped.py").write_text(ZIPPED)
+    done = doctor(tmp_path, sys.executable, "zipped.py")
+    assert done.code == 0, done.stderr
+    assert done.share("data_wait") > 0.2
+    assert done.report["ceilings"]["compute_samples_per_s"] > 3 * done.report["samples_per_s"]
+    finding = done.report["findings"][0]
+    workers = [one["value"] for one in finding["evidence"] if one["name"] == "workers"]
+    assert workers in ([], [1.0]), finding  # of the loader that is waited for
+    assert done.report["verdict"] not in ("compute-bound", "healthy")
+
+
 def test_validation_is_known_without_no_grad(tmp_path: Path) -> None:
     done = run(tmp_path, "eval_without_no_grad")
     assert done.report["steps"] == 2 * STEPS

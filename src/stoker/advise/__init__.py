@@ -7,6 +7,7 @@ import dataclasses
 
 from stoker.advise.causes import CANDIDATES
 from stoker.advise.setting import RAM_SHARE, Setting
+from stoker.attribute.summary import feeder
 from stoker.records.diagnosis import Diagnosis, Finding, WorkerBudget
 from stoker.records.observed import Observation
 
@@ -41,8 +42,6 @@ def _advised(finding: Finding, setting: Setting) -> Finding:
 
 
 def _setting(said: Diagnosis, seen: Observation) -> Setting:
-    train = [wait for wait in said.loaders if wait.role == "train"]
-    facts = max(train, key=lambda wait: wait.batches).facts if train else None
     pids = {str(worker.pid) for worker in seen.workers if worker.worker is not None}
     private = [size for meter in seen.meters for pid, size in meter.private_bytes.items() if pid in pids]
     free = [meter.free_bytes for meter in seen.meters if meter.free_bytes is not None]
@@ -51,7 +50,7 @@ def _setting(said: Diagnosis, seen: Observation) -> Setting:
     read = [*(making.files for making in makings), *(worker.files for worker in seen.workers)]
     return Setting(
         said=said,
-        facts=facts,
+        facts=feeder(said.loaders),
         cores=int(min(seen.machine.cores, seen.machine.quota_cores or seen.machine.cores)) or 1,
         worker_bytes=max(private, default=WORKER_BYTES),
         free_bytes=min(free, default=seen.machine.ram_bytes),

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
-from stoker.records.attributed import Attribution, Pass, Phase
+from stoker.records.attributed import Attribution, LoaderWait, Pass, Phase
 from stoker.records.diagnosis import (
     Bound,
     Ceilings,
@@ -18,10 +18,12 @@ from stoker.records.diagnosis import (
     Worker,
     WorkerStages,
 )
-from stoker.records.observed import Kind, Meter, Observation, PhaseName, Track, WorkerTrack
+from stoker.records.observed import Kind, LoaderFacts, Meter, Observation, PhaseName, Track, WorkerTrack
 
 EVENT_NS, CALL_NS = 500, 200
 """What an event and a module call cost where a run was killed before it could measure that itself."""
+RIVALS = 0.9
+"""Loaders with at least this share of the busiest one's batches train as much as it does."""
 
 
 def summarise(seen: Observation, track: Track, named: Attribution, prediction: Prediction | None) -> Diagnosis:
@@ -295,3 +297,11 @@ def _notes(seen: Observation, track: Track, named: Attribution) -> tuple[str, ..
     if others:
         notes.append(f"{len(others) + 1} ranks trained; this is rank {track.rank}")
     return (*notes, *seen.trouble)
+
+
+def feeder(loaders: Sequence[LoaderWait]) -> LoaderFacts | None:
+    """The loader that training depends on: where several bring about as many batches, the one most waited for."""
+    trains = [one for one in loaders if one.role == "train"]
+    most = max((one.batches for one in trains), default=0)
+    rivals = [one for one in trains if one.batches >= RIVALS * most]
+    return max(rivals, key=lambda one: one.wait_s).facts if rivals else None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from stoker.attribute.steady import quantile
+from stoker.attribute.summary import feeder
 from stoker.diagnose import noise
 from stoker.diagnose.facts import Facts
 from stoker.diagnose.production import made_s, net_s, production
@@ -26,8 +27,7 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
         return None
     cores = min([seen.machine.cores, *_quotas(seen, track.probes)])
     probes = _undisturbed_by_itself(track.probes, cores)
-    trains = [wait for wait in named.loaders if wait.role == "train"]
-    facts = max(trains, key=lambda wait: wait.batches).facts if trains else None
+    facts = feeder(named.loaders)
     workers = facts.num_workers if facts else 0
     steady = [named.steps[i] for i in named.steady.steps]
     wait_s = math.fsum(step.parts.get("data_wait", 0.0) for step in steady) / len(steady)
@@ -37,7 +37,7 @@ def gather(seen: Observation, track: Track, named: Attribution, said: Diagnosis)
     makers = _makers(seen, track, facts, probes)
     rows = _rows(makers, probes)
     plain = _calm([replay for replay in probes.replays if replay.steps and not replay.known])
-    by_hand_s = 0.0 if trains else wait_s  # such a loop is timed with the gap in which it fetches its data
+    by_hand_s = 0.0 if facts else wait_s  # such a loop is timed with the gap in which it fetches its data
     cpus = [min(one.cpu_s, one.seconds - by_hand_s * one.steps) / one.steps for one in plain]
     least_s = max(device_s, quantile(cpus, 0.5) if cpus else 0.5 * real_s, 1e-9)
     real = production(rows)

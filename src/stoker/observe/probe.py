@@ -106,6 +106,8 @@ class Probes:
     def turn(self, iterator: Any, epoch: Epoch, original: Any) -> tuple[Any] | None:
         """A batch that was taken ahead, or None: then the next one is asked for as always."""
         if self._owner not in (None, epoch) or not self._is_main(epoch):
+            if self._timing is not None:
+                self._timing.leave()
             return epoch.held.popleft().give() if epoch.held else None
         try:
             self._consider(iterator, epoch, original)
@@ -118,6 +120,8 @@ class Probes:
 
     def delivered(self, epoch: Epoch, batch: Any) -> None:
         """A real batch goes to the loop."""
+        if self._timing is not None and epoch is not self._owner:
+            self._timing.come_back()
         if self._owner is not None or not (epoch.trained and self._is_main(epoch)):
             return
         self._delivered_ns = clock()

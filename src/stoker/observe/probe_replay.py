@@ -3,11 +3,29 @@
 import math
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from stoker.observe.probe_container import Schedule
 from stoker.observe.recorder import clock
 from stoker.records.probes import Replay
+
+
+class Moment(NamedTuple):
+    """What the clocks say."""
+
+    queued_ns: int
+    cpu_s: float
+    all_cpu_s: float
+    clock_ns: int
+
+    def later(self, left: "Moment", back: "Moment") -> "Moment":
+        """By as much as has passed meanwhile."""
+        return Moment(
+            self.queued_ns + back.queued_ns - left.queued_ns,
+            self.cpu_s + back.cpu_s - left.cpu_s,
+            self.all_cpu_s + back.all_cpu_s - left.all_cpu_s,
+            self.clock_ns + back.clock_ns - left.clock_ns,
+        )
 
 
 class Timing:
@@ -29,20 +47,32 @@ class Timing:
         self._torch, self._schedule = torch, schedule
         self._threads, self._own_threads = threads, 0
         self._steps, self._before_s, self._known = steps, before_s, known
-        self._start_ns = 0
-        self._cpu_s = self._all_cpu_s = self._queued_ns = 0.0
+        self._start: Moment | None = None
+        self._left: Moment | None = None
         self._device_s: float | None = None
 
     def step(self) -> None:
         """A batch is about to be handed to the loop."""
-        if not self._start_ns:
+        if self._start is None:
             if self._threads is not None:
                 self._own_threads = self._torch.get_num_threads()
                 self._torch.set_num_threads(self._threads)
             synchronize(self._torch)
-            self._queued_ns, self._cpu_s, self._device_s = self._schedule.queued_ns(), time.thread_time(), device_busy()
-            self._all_cpu_s = time.process_time()
-            self._start_ns = clock()
+            self._device_s = device_busy()
+            self._start = self._now()
+
+    def leave(self) -> None:
+        """Another loader is asked for its part of the same step: what that takes is no computing."""
+        if self._start is not None:
+            self._left = self._now()
+
+    def come_back(self) -> None:
+        """It has given its batch."""
+        if self._start is not None and self._left is not None:
+            self._start, self._left = self._start.later(self._left, self._now()), None
+
+    def _now(self) -> "Moment":
+        return Moment(self._schedule.queued_ns(), time.thread_time(), time.process_time(), clock())
 
     @property
     def note(self) -> str:
@@ -57,22 +87,22 @@ class Timing:
 
     def end(self, batch_bytes: int) -> Replay | None:
         """All steps are done; None if none was begun."""
-        if not self._start_ns:
+        if self._start is None:
             return None
         synchronize(self._torch)
-        end, cpu_s, device_s = clock(), time.thread_time(), device_busy()
+        start, end, device_s = self._start, self._now(), device_busy()
         self.drop()
         return Replay(
             steps=self._steps,
-            seconds=(end - self._start_ns) / 1e9,
-            cpu_s=cpu_s - self._cpu_s,
-            queued_s=(self._schedule.queued_ns() - self._queued_ns) / 1e9,
+            seconds=(end.clock_ns - start.clock_ns) / 1e9,
+            cpu_s=end.cpu_s - start.cpu_s,
+            queued_s=(end.queued_ns - start.queued_ns) / 1e9,
             device_s=device_s - self._device_s if device_s is not None and self._device_s is not None else None,
             before_s=self._before_s,
             batch_bytes=batch_bytes,
             batch_samples=None,
             known=self._known,
-            all_cpu_s=time.process_time() - self._all_cpu_s,
+            all_cpu_s=end.all_cpu_s - start.all_cpu_s,
         )
 
 
