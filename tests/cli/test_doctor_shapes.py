@@ -11,6 +11,25 @@ from cli.doctor_program import WATCHING, Done, doctor, script
 from scripts import LIGHT
 
 STEPS = 30
+HARD = (
+    LIGHT
+    + """
+import os, threading
+def train():
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x in torch.utils.data.DataLoader(torch.randn(800, 8), batch_size=8):
+        model(x).sum().backward()
+        optimizer.step()
+if sys.argv[1:]:
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+else:
+    train()
+os._exit(0)
+"""
+)
 
 
 def run(tmp_path: Path, shape: str, *options: str) -> Done:
@@ -31,6 +50,15 @@ def test_a_step_is_a_step_in_every_loop(tmp_path: Path, shape: str) -> None:
     assert done.seconds("backward") > 0
     assert done.seconds("forward") > 0
     assert done.report["steps_per_epoch"] == STEPS
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["thread", "main"])
+def test_what_comes_after_a_hard_exit_is_shutdown(tmp_path: Path, waits: bool) -> None:
+    (tmp_path / "hard.py").write_text(HARD)
+    done = doctor(tmp_path, sys.executable, "hard.py", *(["thread"] if waits else []))
+    assert done.code == 0, done.stderr
+    assert done.seconds("shutdown") > 0
+    assert done.report["unaccounted_share"] <= 0.02
 
 
 def test_a_loop_with_its_own_loader_waits_in_the_gap_before_forward(tmp_path: Path) -> None:

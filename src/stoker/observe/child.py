@@ -3,6 +3,7 @@
 import atexit
 import os
 import sys
+from _thread import get_ident
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -133,6 +134,10 @@ class Observer:
         leave = os._exit
 
         def _exit(status: int) -> None:
+            trains = self.recorder.home[0]
+            if trains == get_ident() or trains not in sys._current_frames():  # noqa: SLF001  nobody else writes events
+                self.recorder.doze.wake()
+                self.recorder.mark(Kind.EXIT)
             self.saves.clean()
             self.recorder.close()
             leave(status)
