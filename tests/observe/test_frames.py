@@ -45,6 +45,7 @@ def test_code_that_a_library_has_written_is_shown_at_the_users_own_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stand: Callable[[Path], FrameType]
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["train.py", "-c", "small.yaml"])
     notes: list[dict[str, Any]] = []
     Frames(lambda _, **facts: notes.append(facts)).place(stand(tmp_path))
     assert [note["file"] for note in notes] == [__file__]

@@ -82,7 +82,7 @@ class Frames:
 def _is_generated(name: str) -> bool:
     """True for code that a library has written while the script ran: nobody can change a line of it."""
     if name == "<string>":  # dataclasses and namedtuples write such; so is called what stands after `python -c`
-        return "-c" not in sys.orig_argv
+        return sys.argv[:1] != ["-c"]
     cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")  # set by torch too, once it compiles
     return (
         name.startswith("<eval_with_key>")
