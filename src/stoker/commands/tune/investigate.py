@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from stoker.advise.plan import Idea, Situation, ideas
+from stoker.advise.plan import WORTH, Idea, Situation, ideas
 from stoker.commands.tune.request import Request
 from stoker.decide import (
     CLEAR,
@@ -201,7 +201,8 @@ class Investigation:
         tried = [dict(one.knobs) for one in self.found.done if not self._may_be_set_now(one)]
         asked = [idea for idea in self._asked if dict(idea.knobs) not in tried and not self._is_settled(idea)]
         if asked:
-            return asked
+            now = self._situation(tried)
+            return sorted(asked, key=lambda idea: -_promise(now.ratio(plain(idea.knobs))))
         searched = self._searched(tried)
         if searched or self.request.only:
             return searched
@@ -327,6 +328,11 @@ class Investigation:
             self.contest.rebase(None)
             self._try([last])
             self.found.final = last
+
+
+def _promise(ratio: float | None) -> float:
+    """What to order by: what is surely worth nothing comes after what nobody can predict."""
+    return WORTH if ratio is None else ratio
 
 
 def _knobs(knobs: Mapping[str, Value]) -> str:
