@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from stoker.observe import hooks, loaders, loggers, probe_starts, workers
+from stoker.observe.idling import fork_s, spun_s
 from stoker.observe.losses import Losses, seed_all
 from stoker.observe.opened import Opened
 from stoker.observe.options import Options
@@ -165,6 +166,8 @@ class Observer:
             self._losses.tell()
         if self._opened is not None:
             self._opened.finish()
+        if self.pace.feeds_itself and not self.options.live and not self.options.whole:
+            self.recorder.note("idling", fork_s=self.recorder.attempt(fork_s), spun_s=self.recorder.attempt(spun_s))
         self.recorder.note("device", **(self._replayed.facts() if self._replayed else hooks.device_facts()))
         self.saves.clean()
         if self.originals is not None:

@@ -85,6 +85,8 @@ class Pace:
         self.loop_ns = 0
         self.cycles = 0
         self.epochs_noted = False
+        self.feeds_itself = False
+        """True if a loader without workers was seen: nobody has seen yet what it takes to start one."""
         self.probes: Probes | None = None
         self.trying = False
         """True until all experiments are made."""

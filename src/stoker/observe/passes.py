@@ -101,6 +101,7 @@ class Passes:
         if pace.probes is not None:
             recorder.attempt(pace.probes.interrupted)
         pace.begin(epoch)
+        pace.feeds_itself |= grad and not getattr(loader, "num_workers", 0)
         if grad and not pace.epochs_noted:
             self._note_planned(epoch, caller)
         recorder.iterating = number

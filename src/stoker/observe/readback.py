@@ -229,6 +229,7 @@ class Process:
             device_peak_bytes=device.get("peak_bytes"),
             epochs_planned=planned.get("epochs"),
             steps_planned=planned.get("steps"),
+            fork_s=(self.facts("idling") or {}).get("fork_s"),
             module_calls=closing.get("module_calls", 0),
             own_ns=closing.get("own_ns"),
             event_ns=closing.get("event_ns"),
@@ -322,7 +323,8 @@ class Process:
             made = with_dozed(made, *self._pairs("events"), alone)
         made = _like_the_one_before(made)
         sent = [row for row in rows if row[0] == workers.SENT]
-        return tuple(_batch(row, sent[i] if i < len(sent) else None) for i, row in enumerate(made))
+        spun_ns = round(((self.facts("idling") or {}).get("spun_s") or 0.0) * 1e9)
+        return tuple(_batch(row, sent[i] if i < len(sent) else None, spun_ns) for i, row in enumerate(made))
 
 
 def _plain(note: dict[str, Any]) -> dict[str, Any]:
@@ -349,7 +351,8 @@ def loader_facts(note: dict[str, Any]) -> LoaderFacts:
     return decode(LoaderFacts, _plain(note))
 
 
-def _batch(made: "array[int]", sent: "array[int] | None") -> WorkerBatch:
+def _batch(made: "array[int]", sent: "array[int] | None", spun_ns: int) -> WorkerBatch:
+    """A batch from its row. `spun_ns` is what torch's threads take of a core after the step before it."""
     _, start, end, samples, collated, user, system, ran, queued, blocked, minor, major, read, disk, *found = made
     if not user + system:  # shorter than a tick of the kernel's clock: the scheduler's own account is finer
         user = ran
@@ -371,7 +374,7 @@ def _batch(made: "array[int]", sent: "array[int] | None") -> WorkerBatch:
         disk_bytes=disk,
         sent_bytes=sent[4] if sent else 0,
         tensors=sent[5] if sent else 0,
-        process_cpu_s=cpu / 1e9,
+        process_cpu_s=max(cpu - spun_ns, min(cpu, user + system)) / 1e9,
         opens=opens,
         names=names,
         requests=requests,

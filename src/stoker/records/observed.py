@@ -172,6 +172,7 @@ class Track:
     no_batches: tuple[NoBatch, ...] = ()
     collects: tuple[Collect, ...] = ()
     filled: int = 0  # events of steps that were timed as a whole: put there when they were read
+    fork_s: float | None = None  # what it takes to fork the process, where no worker was started
     steps_planned: int | None = None  # where the script's loop counts these; `epochs_planned` is rounded up then
 
 
