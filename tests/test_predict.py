@@ -156,3 +156,20 @@ def test_a_loop_over_steps_ends_in_the_middle_of_an_epoch() -> None:
     found = forecast(seen, epochs=2, steps=300)
     assert found is not None
     assert found.run_s == pytest.approx(1 + 1.5 * found.epoch_s, rel=0.01)
+
+
+def test_a_first_validation_that_compiles_is_in_the_run_once_and_in_no_other_epoch() -> None:
+    script = Script().own(1000)
+    for first_ms in (2000, 100, 100):
+        script.span(Kind.ITER, 5, 1)
+        for _ in range(50):
+            script.step()
+        script.exhausted(0)
+        script.span(Kind.ITER, 5, 2)
+        for i in range(4):
+            script.span(Kind.NEXT, 1, 2).span(Kind.FORWARD, first_ms if not i else 100)
+        script.exhausted(0, 2)
+    found = forecast(attribute(script.track([loader(1, length=50), loader(2, length=4)])), epochs=3)
+    assert found is not None
+    assert found.epoch_s == pytest.approx(50 * 0.012 + 0.4, rel=0.05)
+    assert found.run_s == pytest.approx(script.now / 1e9, rel=0.02)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attribute.tracks import MS, Script
 from diagnose.runs import STEP_S, Bench, Inspection, Ordering, facts, loader, made, phases, slow, waiting, worker
-from stoker.diagnose import CAUSES, RULES, SURE, diagnose, noise, order
+from stoker.diagnose import CAUSES, RULES, SURE, data, diagnose, noise, order
 from stoker.diagnose.causes import GAIN
 from stoker.diagnose.facts import Facts
 from stoker.diagnose.gather import others_share
@@ -387,6 +387,18 @@ def test_workers_that_would_send_hundreds_of_arrays_are_not_advised(arrays: int,
     alone = waiting(real=slow(3e-3), workers=0, facts=loader(num_workers=0))
     track = dataclasses.replace(alone.track, batch_arrays=((1, arrays),))
     assert ("too-few-workers" in found(dataclasses.replace(alone, track=track))) == blamed
+
+
+@pytest.mark.parametrize(("wait_s", "named"), [(0.08, True), (0.04, False)])
+def test_work_that_fills_one_core_is_named_where_workers_would_cost_what_they_bring(
+    wait_s: float, *, named: bool
+) -> None:
+    made_s = wait_s / 32
+    times: dict[str, Any] = {"wait_s": wait_s, "compute_s": STEP_S - wait_s, "compute_worst_s": STEP_S - wait_s}
+    run = waiting(real=slow(made_s), workers=0, facts=loader(num_workers=0), device_step_s=None, **times)
+    run = dataclasses.replace(run, track=dataclasses.replace(run.track, batch_arrays=((1, 768),)))
+    assert not [one for one in found(run).values() if one.confidence >= SURE]
+    assert (data.decoded_beside_idle_cores(run) is not None) == named
 
 
 def test_saving_counts_also_where_the_device_is_busy_otherwise() -> None:

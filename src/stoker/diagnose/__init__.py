@@ -32,8 +32,9 @@ def diagnose(seen: Observation, track: Track, named: Attribution, said: Diagnosi
     found = order([one for one in found if _matters(one)], facts)
     found.sort(key=lambda one: one != fatal)  # what ended the run comes first
     bound = compute.compute_bound(facts)
-    if bound is not None and not any(_matters(one) for one in found):
-        found.append(bound)
+    if not any(_matters(one) for one in found):
+        bound = bound or data.decoded_beside_idle_cores(facts)
+        found += [bound] if bound is not None else []
     verdict = next((one.cause for one in found if _matters(one) or one is bound), "healthy")
     if found and not any(_matters(one) or one is bound for one in found):
         found = []

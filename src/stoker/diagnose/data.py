@@ -208,19 +208,31 @@ def decode_cpu(facts: Facts) -> Finding | None:
     made, demand = facts.real, facts.demand_cores
     if not facts.is_data_bound_alone or made is None or demand is None or made.blocked_share > MOSTLY:
         return None
-    if demand < facts.cores - IDLE_CORES or per_item_fetch(facts) is not None:
+    if demand < facts.cores - IDLE_CORES or per_item_fetch(facts) is not None or facts.data_gain(0.0) < GAIN:
         return None
-    gain = facts.data_gain(0.0)
-    if gain < GAIN:
+    sure = noise.likely(demand, facts.cores - IDLE_CORES, facts.off("made", "compute"))
+    return _decoding(facts, made, demand, sure)
+
+
+def decoded_beside_idle_cores(facts: Facts) -> Finding | None:
+    """Most of a step, where no other cause is worth a change: workers would cost what they bring."""
+    made, demand = facts.real, facts.demand_cores
+    if facts.facts is None or made is None or demand is None or not facts.is_data_bound_alone:
         return None
+    if made.blocked_share > MOSTLY or facts.data_gain(0.0) < 1 / (1 - MOSTLY):
+        return None
+    return _decoding(facts, made, demand, noise.CERTAIN)
+
+
+def _decoding(facts: Facts, made: Production, demand: float, sure: float) -> Finding:
     return finding(
         "decode-cpu",
         ("CPU for one sample", made.process_cpu_s, "s"),
         ("cores wanted", demand, ""),
         ("cores there are", facts.cores, ""),
-        gain=gain,
+        gain=facts.data_gain(0.0),
         off=facts.data_off,
-        sure=noise.likely(demand, facts.cores - IDLE_CORES, facts.off("made", "compute")),
+        sure=sure,
         place=place(facts),
     )
 

@@ -18,6 +18,8 @@ LOW, HIGH = 0.025, 0.975
 RUNS_DIFFER = 0.04
 """The interval reaches at least this share to both sides: epochs of one script on one machine differed by up to 7 %
 from run to run (docs/doctor.md), which no steps of a single run can show."""
+APART = 1.5
+"""A first validation this many times as long as all later ones is not one of them."""
 FEWEST_LATER = 8
 """Fewer steady steps of later epochs do not say that the first one was another."""
 
@@ -138,9 +140,20 @@ def _validation_s(seen: Attribution, train: Sequence[Pass], length: int) -> floa
     inside_s = math.fsum(step.parts.get("validation", 0.0) for step in seen.steps)
     inside_missing_s = math.fsum(_missing_s(one) for one in seen.passes if not one.is_train and _is_inside(one, train))
     early_s = _early_s(seen, train)
-    between_s = total_s - early_s - inside_s + missing_s - inside_missing_s
+    between_s = total_s - early_s - inside_s + missing_s - inside_missing_s - _first_validation_s(seen, train)
     steps = max(len(seen.steps), 1)
     return max(between_s, 0.0) / _cycles(train) + (inside_s + inside_missing_s) * length / steps
+
+
+def _first_validation_s(seen: Attribution, train: Sequence[Pass]) -> float:
+    """What the first validation took longer than those that followed: it compiled, or filled a cache."""
+    own: dict[int, list[float]] = {}
+    for one in seen.passes:
+        if not one.is_train and one.start_ns > train[0].start_ns and not _is_inside(one, train):
+            own.setdefault(one.loader, []).append((one.end_ns - one.start_ns) / 1e9 + _missing_s(one))
+    return math.fsum(
+        took[0] - _mean(took[1:]) for took in own.values() if len(took) > 1 and took[0] > APART * max(took[1:])
+    )
 
 
 def _missing_s(one: Pass) -> float:
@@ -185,6 +198,7 @@ def _run_s(seen: Attribution, parts: Parts, epochs: float) -> float:
         + first
         - parts.first_batch_s
         + _warmup_s(seen, parts.steps, epochs)
+        + _first_validation_s(seen, train_passes(seen))
         + max(end_s - retired_s, 0.0)
     )
     return once_s + epochs * parts.total_s
