@@ -173,6 +173,17 @@ def test_ctrl_c_gives_the_report_of_what_was_seen(tmp_path: Path, to_group: bool
     assert (tmp_path / "report.json").exists()
 
 
+def test_ctrl_c_that_comes_when_the_script_has_ended_leaves_the_report(tmp_path: Path) -> None:
+    process = start(tmp_path, *script("plain.py", "plain"), options=("--whole",))
+    while process.poll() is None and not list(tmp_path.glob(".stoker/runs/*/end.json")):
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert "all of the run" in stderr
+    assert process.returncode == 0
+    assert json.loads((tmp_path / "report.json").read_text())["steps"]
+
+
 def children(pid: int) -> list[int]:
     found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout
     return [int(word) for word in found.split()]

@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -81,14 +82,15 @@ def doctor(
     row = ledger.open_run(words, out)
     options = Options(whole=whole, steps=steps, budget_s=budget_s, path_before=_path_before(), probe=not observe_only)
     live = Live(row, budget_s * BUDGET_SHARE if options.probe and not whole else 0.0)
-    ended = launch(words, row.directory.resolve(), options, live.tick)
-    live.clear()
-    seen, named, diagnosis = _follow(row.directory)
-    went = course(seen, seen.tracks[0], named)
-    problem = _problem(seen, diagnosis, ended.code, steps)
-    ledger.close_run(row.run, _state(ended.interrupted, problem), diagnosis.verdict, None)
-    _report(diagnosis, row, json_path)
-    _keep_columns(seen, named, row)
+    with _report_first():
+        ended = launch(words, row.directory.resolve(), options, live.tick)
+        live.clear()
+        seen, named, diagnosis = _follow(row.directory)
+        went = course(seen, seen.tracks[0], named)
+        problem = _problem(seen, diagnosis, ended.code, steps)
+        ledger.close_run(row.run, _state(ended.interrupted, problem), diagnosis.verdict, None)
+        _report(diagnosis, row, json_path)
+        _keep_columns(seen, named, row)
     if diagnosis.steps and not no_html:
         pages.offer_run(seen, diagnosis, went, [row.directory / pages.NAME, *([html_path] if html_path else [])])
     if ended.interrupted:
@@ -96,6 +98,23 @@ def doctor(
     if problem is not None:
         raise problem
     return 0
+
+
+@contextmanager
+def _report_first() -> Iterator[None]:
+    """A Ctrl-C that the script did not live to hear does not cost the report; a second one does."""
+
+    def heard(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        print("stoker: the script has ended, this is its report; Ctrl-C again to do without", file=sys.stderr)
+
+    before = signal.getsignal(signal.SIGINT)
+    if before != signal.SIG_IGN:  # as a shell has it for what is in the background
+        signal.signal(signal.SIGINT, heard)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def diagnose(directory: Path) -> tuple[Observation, Diagnosis]:
