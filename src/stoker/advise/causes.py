@@ -276,7 +276,7 @@ CANDIDATES: dict[str, Callable[[Finding, Setting], Iterator[Any]]] = {
     "decode-cpu": _decode,
     "checkpoint-stall": _simple("torch.distributed.checkpoint.async_save(…)", "save rarer, or in the background"),
     "validation-stall": _simple("if epoch % 5 == 0: validate(…)", "validate rarer, on less, or with a larger batch"),
-    "logging-stall": _simple("if step % 100 == 0: log(…)", "log rarer"),
+    "logging-stall": _simple("if step % 100 == 0: …", "log, or do what is done there, rarer"),
     "straggler": _balance,
     "gc-pause": _collected,
     "python-loop": _simple("out.index_add(1, index, values)", "replace the loop by one operation on whole tensors"),

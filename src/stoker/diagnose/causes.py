@@ -133,8 +133,8 @@ CAUSES = {
         ),
         Cause(
             "logging-stall",
-            "logging takes a large part of the time",
-            "log rarer, or in the background",
+            "logging, or what else is done after a step and no step needs, takes a large part of the time",
+            "log, or do that, rarer or in the background",
         ),
         Cause(
             "gc-pause",
