@@ -421,7 +421,8 @@ def no_reference(outcome: Outcome, steps: int, output: Path, *, runs_before: int
     words = output.read_text(errors="replace").rstrip()
     if outcome.ending == "time" and not runs_before:
         return UsageError(
-            f"one run did not end within the budget ({outcome.reason}); set a larger --budget, or a smaller --steady"
+            f"one run did not end within the budget ({outcome.reason}; {steps} training steps were seen); set a larger "
+            "--budget, or a smaller --steady. If the script hangs when its training is over, more time will not help"
         )
     if outcome.ending != "finished":
         kind = UnsafeError if outcome.ending in OVER_LIMIT else ScriptFailedError
