@@ -17,6 +17,8 @@ from stoker.observe.pace import Epoch, Pace
 from stoker.observe.recorder import Recorder
 
 STATE = "_stoker_epoch"
+LOOKED_FOR = 8
+"""Passes of a loader in which the number of epochs is looked for: some scripts begin one in every step."""
 
 
 class Loaders:
@@ -102,7 +104,7 @@ class Passes:
             recorder.attempt(pace.probes.interrupted)
         pace.begin(epoch)
         pace.feeds_itself |= grad and not getattr(loader, "num_workers", 0)
-        if grad and not pace.epochs_noted:
+        if grad and not pace.epochs_noted and epoch.ordinal < LOOKED_FOR:
             self._note_planned(epoch, caller)
         recorder.iterating = number
         loader.__dict__[STATE] = epoch
