@@ -88,6 +88,7 @@ class Settings:
         ("for _ in range(a.rounds):\n    for batch in loader: pass\n", {"a": Settings()}, 8),
         ("for e in range(c['t']['n']):\n    for batch in loader: pass\n", {"c": {"t": {"n": 3}}}, 3),
         ("for e in range(int(c['n'])):\n    for batch in loader: pass\n", {"c": {"n": "12"}}, 12),
+        ("for e in range(len(sizes)):\n    for batch in loader: pass\n", {"sizes": [32, 64]}, 2),
         ("for e in bar(range(5), 'x'):\n    for batch in loader: pass\n", {"bar": lambda of, _: of}, 5),
         ("for e in trange(5, desc='x'):\n    for batch in loader: pass\n", {"trange": lambda n, desc: range(n)}, 5),
         ("for e in todo:\n    for batch in loader: pass\n", {"todo": range(2, 6)}, 4),
@@ -144,7 +145,7 @@ def test_a_generator_that_only_passes_batches_on_is_none_of_the_loops(tmp_path: 
     "code",
     [
         "while go.pop():\n    for batch in loader: pass\n",
-        "for e in range(len(go)):\n    for batch in loader: pass\n",
+        "for r in range(2):\n    for e in range(sum(go)):\n        for batch in loader: pass\n",
         "for e in go:\n    for batch in loader: pass\n",
     ],
 )

@@ -62,8 +62,8 @@ def _by_loop(frame: FrameType | None, is_users: Callable[[CodeType], bool]) -> P
                         return None  # its end is not to be read
                     is_steps = True
                     break
-                if isinstance(loop, ast.For) and (count := _count(loop.iter, _scope(frame))):
-                    return Planned(count, ast.unparse(loop.iter), is_steps)
+                if isinstance(loop, ast.For) and (count := _count(loop.iter, _scope(frame))) is not None:
+                    return Planned(count, ast.unparse(loop.iter), is_steps) if count else None
         frame = frame.f_back
     return None
 
@@ -101,13 +101,13 @@ def _parts(path: str) -> tuple[Part, ...]:
 
 
 def _count(node: ast.expr, scope: Scope) -> int | None:
-    """How often a `for` over this is gone through, if it is a range or something around one."""
+    """How often a `for` over this is gone through, if it is a range or something around one; 0 if nobody can tell."""
     if isinstance(node, ast.Call):
         name = getattr(node.func, "id", getattr(node.func, "attr", None))
         values = [_value(one, scope) for one in node.args]
-        if name in RANGES and values and all(type(one) is int for one in values):
-            return len(range(*values))
-        return _count(node.args[0], scope) if node.args and name not in RANGES else None
+        if name in RANGES:
+            return len(range(*values)) if values and all(type(one) is int for one in values) else 0
+        return _count(node.args[0], scope) if node.args else None
     value = _value(node, scope)
     value = value if isinstance(value, range) else _held(value, "iterable")  # of a progress bar
     return len(value) if isinstance(value, range) else None
@@ -125,6 +125,9 @@ def _value(node: ast.expr, scope: Scope) -> Any:
         case ast.Subscript(inner, ast.Constant(key)):
             held = _value(inner, scope)
             return held.get(key) if type(held) is dict else None
+        case ast.Call(ast.Name("len"), [inner]):
+            value = _value(inner, scope)
+            return len(value) if type(value) in (list, tuple, dict, str) else None
         case ast.Call(ast.Name("int"), [inner]):
             value = _value(inner, scope)
             return int(value) if _is_count(value) or (type(value) is str and value.isdigit()) else None
