@@ -10,7 +10,7 @@ import pytest
 from stoker.advise.plan import Idea
 from stoker.commands.tune.investigate import Investigation, judge_at_looks
 from stoker.commands.tune.record import build
-from stoker.commands.tune.request import Request
+from stoker.commands.tune.request import Request, steady_seconds
 from stoker.errors import ScriptFailedError, UsageError
 from stoker.predict.pipeline import Pipeline
 from stoker.records import Files, LoaderFacts, Outcome, Value
@@ -100,14 +100,28 @@ def test_the_budget_is_not_overrun_by_more_than_a_process(tmp_path: Path) -> Non
     assert found.ended.startswith("the budget leaves no time to try num_workers=")
 
 
+@pytest.mark.parametrize(
+    ("text", "budget_s", "steady_s"), [(None, 600, 6), (None, 120, 3), (None, 20, 1.5), ("9s", 20, 9)]
+)
+def test_a_small_budget_watches_each_run_for_less_time(text: str | None, budget_s: float, steady_s: float) -> None:
+    assert steady_seconds(text, budget_s) == steady_s
+
+
 @pytest.mark.parametrize("budget_s", [115.0, 120.0])  # the last round may end one process late
 def test_a_small_budget_decides_one_gain_instead_of_trying_two_in_vain(tmp_path: Path, budget_s: float) -> None:
     """Twelve runs: a gain that is not clear after three rounds needs five of them, and two references before."""
-    contest = Made(tmp_path, lambda knobs: 0.1 if knobs.get("num_workers") != 2 else 0.093, budget_s=budget_s)
+    contest = Made(tmp_path, lambda knobs: 0.1 if knobs.get("num_workers") != 3 else 0.093, budget_s=budget_s)
     found = investigation(contest, asked=({"num_workers": 2}, {"num_workers": 3})).run()
     assert [(dict(one.knobs), one.verdict[0], len(one.rounds)) for one in found.done] == [
-        ({"num_workers": 2}, "keep", 5)
+        ({"num_workers": 3}, "keep", 5)
     ]
+
+
+def test_of_the_values_asked_for_the_one_that_promises_most_is_tried_first(tmp_path: Path) -> None:
+    contest = Made(tmp_path, shared, budget_s=115.0)
+    asked: tuple[dict[str, Value], ...] = ({"num_workers": 1}, {"num_workers": 2}, {"num_workers": 4})
+    found = investigation(contest, asked=asked, only=True).run()
+    assert [(dict(one.knobs), one.verdict[0]) for one in found.done][:1] == [({"num_workers": 4}, "keep")]
 
 
 def test_what_is_faster_and_changes_the_loss_is_not_kept(tmp_path: Path) -> None:
@@ -241,8 +255,9 @@ def test_workers_that_each_bring_all_of_a_stream_are_no_plain_gain(tmp_path: Pat
     one = investigation(contest, asked=({"num_workers": 1}, {"num_workers": 2}), only=True, keep_results=keep_results)
     found = one.run()
     tuning = build(found, contest, one.request, Files("", "", None), 0.0, interrupted=False)
-    assert [trial.changes_results for trial in tuning.trials[:2]] == [False, True]
-    assert [trial.loss is not None for trial in tuning.trials[:2]] == [False, True]
+    of = {trial.knobs["num_workers"]: trial for trial in tuning.trials[:2]}
+    assert [of[workers].changes_results for workers in (1, 2)] == [False, True]
+    assert [of[workers].loss is not None for workers in (1, 2)] == [False, True]
     assert tuning.context is not None
     assert "each brings all of it" in (tuning.context.caution or "")
     assert dict(tuning.final.knobs) == ({} if keep_results else {"num_workers": 2})

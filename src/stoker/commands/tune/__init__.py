@@ -45,7 +45,11 @@ WITH_RESUME = {"resume", "json_path", "budget", "max_ram", "command"}
     type=click.Path(path_type=Path, dir_okay=False),
     help="A YAML, JSON or TOML file that the command reads; trials get a changed copy, the result is a patch.",
 )
-@click.option("--steady", default="6s", show_default=True, help="How long each run is watched once it trains.")
+@click.option(
+    "--steady",
+    metavar="TIME",
+    help="How long each run is watched once it trains. Default: a fortieth of the budget, from 1.5 to 6 s.",
+)
 @click.option("--max-ram", metavar="SIZE", help="The most memory one trial may take. Default: 80 % of what is free.")
 @click.option("--cold", is_flag=True, help="Drop the data's pages from memory before every run, on both sides.")
 @click.option("--goal", metavar="epoch=TIME", help="A target for the epoch; says whether it can be reached.")
@@ -130,7 +134,7 @@ def _held(row: Row) -> Iterator[None]:
 
 def _requested(words: Sequence[str], given: dict[str, object]) -> "Request":
     """The command line, checked as a whole before anything is written."""
-    from stoker.commands.tune.request import Request, goal_seconds, wishes
+    from stoker.commands.tune.request import Request, goal_seconds, steady_seconds, wishes
     from stoker.observe.launch import resolve
     from stoker.sizes import parse_bytes, parse_seconds
     from stoker.trial.command import Command
@@ -138,6 +142,7 @@ def _requested(words: Sequence[str], given: dict[str, object]) -> "Request":
     config, max_ram, knobs = given["config"], given["max_ram"], given["knobs"]
     assert isinstance(knobs, tuple)
     command = Command(resolve(words), config if isinstance(config, Path) else None)
+    budget_s = parse_seconds(str(given["budget"]))
     wanted = wishes(command, knobs, keep_results=bool(given["keep_results"]))
     if given["only"] and not (wanted.asked or wanted.search):
         raise UsageError("--only was given, but no --knob with a value to try; write --knob num_workers=0,2,4")
@@ -146,8 +151,8 @@ def _requested(words: Sequence[str], given: dict[str, object]) -> "Request":
         start=wanted.start,
         asked=wanted.asked,
         search=wanted.search,
-        budget_s=parse_seconds(str(given["budget"])),
-        steady_s=parse_seconds(str(given["steady"])),
+        budget_s=budget_s,
+        steady_s=steady_seconds(None if given["steady"] is None else str(given["steady"]), budget_s),
         max_ram_bytes=None if max_ram is None else parse_bytes(str(max_ram)),
         goal_s=goal_seconds(None if given["goal"] is None else str(given["goal"])),
         keep_results=bool(given["keep_results"]),

@@ -14,6 +14,8 @@ from stoker.trial.command import Command, like
 FILE = "request.json"
 SEARCH = "auto"
 """`batch_size=auto`: the fastest that is safe."""
+STEADY_SHARE, SHORTEST_S, LONGEST_S = 1 / 40, 1.5, 6.0
+"""Of the budget for which each run is watched: forty runs, with their start-up some twenty, are a few comparisons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,13 @@ def _check_filled(command: Command, start: Mapping[str, Value]) -> None:
             f"no knob fills {{{name}}}; write --knob {name}=VALUE,VALUE (the first is the reference), "
             f"or {{{{{name}}}}} for the braces themselves"
         )
+
+
+def steady_seconds(text: str | None, budget_s: float) -> float:
+    """How long each run is watched: as asked for, or so that a small budget has time for a few comparisons."""
+    if text is not None:
+        return parse_seconds(text)
+    return min(max(STEADY_SHARE * budget_s, SHORTEST_S), LONGEST_S)
 
 
 def goal_seconds(text: str | None) -> float | None:
