@@ -1,11 +1,13 @@
 """The doctor side by side with torch.profiler and TraceML: overhead, accounting and forecast.
 
     python benchmarks/doctor.py [overhead] [accounting] [forecast] [startup] [--cases DIR] [--rounds N] [--json F]
+    python benchmarks/doctor.py planted [--only collate]
     python benchmarks/doctor.py peers [--only slow]
 
 Overhead is measured in processes that take turns (`overhead.py`), so that drift of the machine cancels. Accounting and
-forecast run the real program on plain scripts and on the five cases. `peers` is what TraceML says of the planted
-scripts (`traced.py`); it has to be installed for that.
+forecast run the real program on plain scripts and on the five cases; `planted` is the accounting of every planted
+script that suffers from something. `peers` is what TraceML says of the planted scripts (`traced.py`); it has to be
+installed for that.
 """
 
 import argparse
@@ -104,6 +106,19 @@ def accounting(cases: Path | None, peers: bool) -> list[dict[str, Any]]:
             rows.append(row)
             print(f"  {row}", file=sys.stderr, flush=True)
     return rows
+
+
+def planted(only: list[str]) -> Iterator[dict[str, Any]]:
+    """What has no name in the planted scripts, watched for some seconds of training."""
+    for case in traced.small(only or ["slow"]):
+        if case.which == "healthy":
+            continue
+        with tempfile.TemporaryDirectory() as place:
+            words = [sys.executable, str(case.script), "--scale", "small"]
+            seen, took = doctor(words, Path(place), "--observe-only", "--budget", "6s")
+        row = {"script": case.cause, "seconds": round(took, 1), "steps": seen.get("steps")}
+        row["sum_of_shares"] = sum(phase["share"] for phase in seen.get("phases", ()))
+        yield row | {"unaccounted_share": seen.get("unaccounted_share")}
 
 
 def told(row: dict[str, Any]) -> dict[str, Any]:
@@ -257,7 +272,10 @@ def cell(value: Any) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "parts", nargs="*", default=[], help="overhead, accounting, forecast, startup; all if none; or peers"
+        "parts",
+        nargs="*",
+        default=[],
+        help="overhead, accounting, forecast, startup; all if none; or planted, peers",
     )
     parser.add_argument("--cases", type=Path, help="folder with the cases' data: <case>/data")
     parser.add_argument(
@@ -281,6 +299,8 @@ def main() -> None:
         found["startup"] = [startup(5)]
     if "accounting" in parts:
         found["accounting"] = accounting(args.cases, peers=True)
+    if "planted" in parts:
+        found["planted"] = [told(row) for row in planted(args.only)]
     if "peers" in parts:
         found["peers"] = [told(row) for row in traced.verdicts(args.only)]
     if "forecast" in parts:

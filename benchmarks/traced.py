@@ -94,12 +94,17 @@ def steps(found: dict[str, Any] | None) -> int | None:
     return None if found is None else int(found["step_time"]["global"]["window"]["steps_analyzed"])
 
 
+def small(only: list[str]) -> Iterator[suite.Case]:
+    """The planted scripts at their small scale: all, or those of a cause, or the slow ones, or one."""
+    for case in suite.cases():
+        if case.scale == "small" and (not only or {case.cause, f"{case.cause}/{case.which}", case.which} & set(only)):
+            yield case
+
+
 def verdicts(only: list[str]) -> Iterator[dict[str, Any]]:
     """What it says of the planted scripts at their small scale, traced by hand."""
-    for case in suite.cases():
+    for case in small(only):
         name = f"{case.cause}/{case.which}"
-        if case.scale != "small" or (only and not {case.cause, name, case.which} & set(only)):
-            continue
         with tempfile.TemporaryDirectory() as scratch:
             shutil.copy(suite.HERE / "store.py", scratch)  # where the scripts look for it
             copy = Path(scratch) / "script" / "train.py"
