@@ -2,13 +2,15 @@
 
 import os
 import sys
+from array import array
 from pathlib import Path
 
 import pytest
 
 from scripts import LIGHT
 from stoker.observe.idling import fork_s, spun_s
-from stoker.observe.readback import read
+from stoker.observe.readback import _batch, read
+from stoker.observe.workers import ROW
 from stoker.predict.whatif import _share_of_a_core
 from stoker.records.observed import WorkerBatch
 from stoker.trial.command import Command
@@ -53,15 +55,22 @@ def test_one_thread_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:
     assert spun_s() == 0.0
 
 
-def test_threads_that_spin_while_a_loop_waits_for_its_data_do_none_of_its_work(tmp_path: Path) -> None:
+def test_a_run_without_workers_says_what_starting_one_would_take(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WAITING)
     command = Command([sys.executable, str(tmp_path / "train.py")])
     sample = measure(command, {}, tmp_path / "trial", choose(seconds=60.0), Manner(1.5))
     assert sample.pipeline is not None
-    assert sum(sample.pipeline.wait_s) > 5 * sum(sample.pipeline.work_s)
     track = read(tmp_path / "trial").tracks[0]
     assert track.fork_s is not None
     assert sample.pipeline.worker_start_s > track.fork_s
+
+
+@pytest.mark.parametrize(("all_ms", "work_ms"), [(9, 1), (30, 22), (1, 1), (0, 0)])
+def test_threads_that_spin_while_a_loop_waits_for_its_data_do_none_of_its_work(all_ms: int, work_ms: int) -> None:
+    """Of 9 ms of CPU that a process had while a batch was made the thread that made it had 1; 8 were spun."""
+    row = array("q", [0] * ROW)
+    row[2], row[3], row[5], row[14] = 20_000_000, 8, min(all_ms, 1) * 1_000_000, all_ms * 1_000_000
+    assert _batch(row, None, 8_000_000).process_cpu_s == work_ms / 1e3
 
 
 @pytest.mark.parametrize(("user_s", "blocked_s", "share"), [(0.0005, 0.016, 1.0), (0.016, 0.0, 16 / 19)])
